@@ -1,0 +1,124 @@
+package front
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Sizes, op codes and flags are those of the MongoDB wire protocol (MongoDB manual, "MongoDB Wire Protocol").
+const (
+	headerLen  = 16
+	maxMessage = 48_000_000 // the maxMessageSizeBytes that servers announce
+
+	opQuery = 2004 // only hello and authentication still travel in it
+	opMsg   = 2013
+
+	flagChecksum       = 1 << 0
+	flagMoreToCome     = 1 << 1
+	flagExhaustAllowed = 1 << 16
+)
+
+// message is one whole wire message with its header.
+type message []byte
+
+func (m message) opCode() int32 { return int32(binary.LittleEndian.Uint32(m[12:16])) }
+
+// read reads one whole message.
+func read(r io.Reader) (message, error) {
+	var header [headerLen]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return nil, err
+	}
+	n := int32(binary.LittleEndian.Uint32(header[:4]))
+	if n < headerLen || n > maxMessage {
+		return nil, fmt.Errorf("front: message of %d bytes", n)
+	}
+	m := make(message, n)
+	copy(m, header[:])
+	_, err := io.ReadFull(r, m[headerLen:])
+	return m, err
+}
+
+// plan is how a request has to be treated.
+type plan struct {
+	turn   bool // it must be alone with the backend
+	silent bool // its sender expects no answer
+}
+
+// inspect decides how to treat a request. It clears the flag by which a client allows several answers to one request,
+// so that one request always has one answer; servers are free to ignore that flag.
+//
+// Anything but OP_MSG and OP_QUERY is refused: the backend does not announce compression, and no driver sends a
+// compressed message unasked, but one that got through could hide an update.
+func inspect(m message) (plan, error) {
+	switch m.opCode() {
+	case opQuery:
+		return plan{}, nil
+	case opMsg:
+	default:
+		return plan{}, fmt.Errorf("front: op code %d", m.opCode())
+	}
+	body := m[headerLen:]
+	if len(body) < 4 {
+		return plan{}, errShort
+	}
+	flags := binary.LittleEndian.Uint32(body)
+	sections := body[4:]
+	if flags&flagChecksum != 0 {
+		if len(sections) < 4 {
+			return plan{}, errShort
+		}
+		sections = sections[:len(sections)-4]
+	}
+	name, err := commandName(sections)
+	if err != nil {
+		return plan{}, err
+	}
+	binary.LittleEndian.PutUint32(body, flags&^flagExhaustAllowed)
+	return plan{turn: needsTurn(name), silent: flags&flagMoreToCome != 0}, nil
+}
+
+// needsTurn says whether a command reads documents and writes them back. Servers match names exactly, except for
+// the old spelling findandmodify; ignoring the case altogether can only give the turn to an unknown command.
+func needsTurn(command string) bool {
+	return strings.EqualFold(command, "findAndModify") ||
+		strings.EqualFold(command, "update") ||
+		strings.EqualFold(command, "delete")
+}
+
+var errShort = errors.New("front: message too short")
+
+// commandName returns the first key of the body section, wherever it stands: document sequences may come before it.
+func commandName(sections []byte) (string, error) {
+	for len(sections) > 0 {
+		kind, rest := sections[0], sections[1:]
+		if len(rest) < 4 {
+			return "", errShort
+		}
+		size := int64(binary.LittleEndian.Uint32(rest))
+		if size < 5 || size > int64(len(rest)) {
+			return "", errShort
+		}
+		switch kind {
+		case 0:
+			// A document is its size, then elements (a type byte, the key, a zero byte, the value), then a zero byte.
+			if rest[4] == 0 {
+				return "", nil
+			}
+			key, _, ok := bytes.Cut(rest[5:size], []byte{0})
+			if !ok {
+				return "", errShort
+			}
+			return string(key), nil
+		case 1:
+			sections = rest[size:]
+		default:
+			return "", fmt.Errorf("front: section of kind %d", kind)
+		}
+	}
+	return "", errShort
+}
