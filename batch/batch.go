@@ -1,0 +1,119 @@
+// Package batch stores a group of MongoDB documents all or not at all, without server transactions.
+//
+// The documents are encoded and checked first, then numbered, then inserted concurrently. When anything fails, what was
+// stored is deleted again, with backoff, until nothing is left.
+//
+//	inserter := batch.New(batch.Config{})
+//	result, err := inserter.Insert(ctx,
+//		batch.Into(orders, newOrders).Number("orderNo", numbers),
+//		batch.Into(lines, newLines),
+//	)
+//	var failed *batch.Error
+//	if errors.As(err, &failed) {
+//		for _, refused := range failed.Documents {
+//			log.Print(refused)
+//		}
+//		// failed.RolledBack(): nothing of the batch is in the database
+//	}
+//
+// # What is promised
+//
+// Insert returns nil only when the server acknowledged every document at the write concern. When it returns an Error
+// that is RolledBack, no document of the batch is left and none will appear later; where a late insert cannot be fenced
+// off (standalone servers, FerretDB, Cosmos DB, retryWrites=false) this holds provided that no request travels longer
+// than the settle time, rollback.Policy.Settle. A document that the batch did not store is never deleted or changed.
+// If neither success nor a complete rollback can be had, the Error says so and lists what may be left.
+//
+// A document that somebody edited after the batch stored it and before the batch failed is deleted with the batch, on
+// every path.
+//
+// Not promised is isolation: other clients and change streams can see documents of a batch that later fails. With
+// StampAll a reader can leave out the documents of batches that it does not know to be stored.
+//
+// # Whose document is it
+//
+// A document without an _id gets an ObjectID out of a block that only this batch can make, so that its _id proves whose
+// it is. A document with an _id of the caller's or of a sequence carries a stamp, a small field with the attempt's
+// random id, and is deleted only by _id and stamp together. See Stamp for the choices.
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// Inserter inserts batches. Make it with New; the zero Inserter is not usable. It may be used by several goroutines; one
+// for a whole process is a good number, because it remembers which collections it has looked at.
+type Inserter struct {
+	config  Config
+	err     error // what is wrong with the Config
+	targets checkedTargets
+}
+
+// New returns an Inserter with the given settings. A setting that makes no sense is reported by Insert.
+func New(config Config) *Inserter {
+	config, err := config.withDefaults()
+	return &Inserter{config: config, err: err}
+}
+
+// Insert stores the documents of all parts, or none of them.
+//
+// It returns a nil error only when the server acknowledged every document at the write concern. Otherwise it returns an
+// *Error:
+//
+//   - documents that are not fit to be stored (cannot be encoded, too large, an impossible _id, the same _id twice): each
+//     is named; nothing was written and no number was used;
+//   - a part or a setting that makes no sense, or a collection on which all-or-nothing cannot be kept: the same;
+//   - a sequence that gives no numbers: nothing was written;
+//   - documents that the server refused, an error that repeating does not help, or the end of ctx: the running inserts
+//     are waited for, each at most for Config.CommandTimeout, and everything stored is deleted before Insert returns.
+//     Error.RolledBack tells whether that was possible, Error.Leftovers what may be left. Numbers are not given back.
+//
+// A batch without documents is stored by doing nothing. When ctx is done already, nothing is sent.
+//
+// The end of ctx stops the inserting, never the rollback: that has the budget of Config.Rollback, by default until it
+// succeeds. A session in ctx is not used; a running transaction in it is an error, because the batch would not be part
+// of it. Insert starts no goroutine that outlives the call. If a process dies during Insert, documents can stay behind.
+//
+// The Inserter's hooks (Logger, Progress, Observe) are called during Insert only.
+func (in *Inserter) Insert(ctx context.Context, parts ...Part) (*Result, error) {
+	r := newRun(in)
+	if err := in.check(ctx); err != nil {
+		return nil, r.unsent(err)
+	}
+	ctx = mongo.NewSessionContext(ctx, nil)
+	if err := r.prepare(parts); err != nil {
+		return nil, r.unsent(err)
+	}
+	r.tell(Event{Kind: Prepared, Documents: r.total})
+	if r.total == 0 {
+		return r.result(), nil
+	}
+	for _, before := range []func(context.Context) error{r.checkTargets, r.number} {
+		if err := before(ctx); err != nil {
+			return nil, r.unsent(err)
+		}
+	}
+	r.insert(ctx)
+	if r.failure == nil {
+		r.commit(ctx)
+		return r.result(), nil
+	}
+	return nil, r.rollBack(ctx)
+}
+
+func (in *Inserter) check(ctx context.Context) error {
+	if in.err != nil {
+		return fmt.Errorf("batch.Config: %w", in.err)
+	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	if session := mongo.SessionFromContext(ctx); session != nil && session.TransactionRunning() {
+		return errors.New("the context carries a running transaction, which the batch would not be part of; insert within the transaction instead, or call Insert with another context")
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package batch
+
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Result is what a successful Insert stored. It does not change any more.
+type Result struct {
+	// BatchID is the id of the attempt, which the batch's stamped documents carry.
+	BatchID bson.ObjectID
+	// Inserted is the number of documents stored.
+	Inserted int
+	// Parts has one entry for each part of the call, in its order.
+	Parts []PartResult
+	// Warnings are what went wrong after everything was stored: stamps that could not be removed. Nil if nothing did.
+	Warnings []error
+}
+
+// PartResult is what was stored in one collection.
+type PartResult struct {
+	Collection string // database.collection
+	// IDs has the _id of each document, in the order of the caller's slice, as the driver decodes what is stored:
+	// bson.ObjectID, string, int32, int64, bson.Binary, bson.DateTime, bson.D and so on. Times have the milliseconds
+	// that BSON keeps, and a [16]byte or a UUID type comes back as the bson.Binary that it was encoded to.
+	IDs []any
+	// Numbers has, by the field given to Part.Number, each document's value, in the order of the caller's slice.
+	Numbers map[string][]any
+}
+
+func (r *run) result() *Result {
+	result := &Result{BatchID: r.id, Inserted: r.total, Parts: make([]PartResult, len(r.parts)), Warnings: r.warnings}
+	for i, p := range r.parts {
+		stored := PartResult{Collection: p.namespace, IDs: make([]any, len(p.documents))}
+		for j := range p.documents {
+			stored.IDs[j] = decode(p.documents[j].id())
+		}
+		for j, n := range p.numbers {
+			if stored.Numbers == nil {
+				stored.Numbers = make(map[string][]any, len(p.numbers))
+			}
+			stored.Numbers[n.field] = p.values[j]
+		}
+		result.Parts[i] = stored
+	}
+	return result
+}
+
+// decode turns a stored value into what the driver would decode it to.
+func decode(v bson.RawValue) any {
+	switch v.Type { // the two usual kinds, without reflection
+	case bson.TypeObjectID:
+		return v.ObjectID()
+	case bson.TypeString:
+		return v.StringValue()
+	}
+	var decoded any
+	if err := v.Unmarshal(&decoded); err != nil {
+		return v
+	}
+	return decoded
+}

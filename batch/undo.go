@@ -1,0 +1,196 @@
+package batch
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/intact-go/intact/internal/outcome"
+	"github.com/intact-go/intact/internal/retry"
+	"github.com/intact-go/intact/rollback"
+)
+
+// complete reports whether every document is acknowledged.
+func (r *run) complete() bool {
+	for _, p := range r.parts {
+		for i := range p.documents {
+			if p.documents[i].verdict != outcome.Applied {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// rollBack deletes what was stored and makes the batch's *Error. No insert is running.
+func (r *run) rollBack(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	defer r.sessions.end(ctx)
+	failed := &Error{BatchID: r.id, Total: r.total, Cause: r.failure, Documents: r.refusal, Sent: r.sent}
+	slices.SortFunc(failed.Documents, func(a, b DocumentError) int {
+		if a.Part != b.Part {
+			return a.Part - b.Part
+		}
+		return a.Index - b.Index
+	})
+	targets, maybe := r.undoTargets()
+	if len(targets) == 0 {
+		return failed
+	}
+	r.tell(Event{Kind: RollbackStarted, Documents: maybe})
+	r.progress(RollingBack, 0)
+	policy := r.config.Rollback
+	policy.Observe = r.rollbackEvent
+	failed.Rollback, failed.Incomplete = rollback.Undo(ctx, policy, targets...)
+	if failed.Incomplete != nil {
+		r.tell(Event{Kind: Incomplete, Documents: len(failed.Leftovers()), Err: failed.Incomplete})
+	} else {
+		r.tell(Event{Kind: RolledBack, Documents: int(failed.Rollback.Deleted)})
+	}
+	return failed
+}
+
+func (r *run) rollbackEvent(event rollback.Event) {
+	if event.Kind == rollback.Deleted {
+		r.progress(RollingBack, int(event.Documents))
+	}
+	r.tell(Event{Kind: RollbackStep, Collection: event.Collection, Documents: int(event.Documents), Delay: event.Delay, Err: event.Err})
+	if observe := r.config.Rollback.Observe; observe != nil {
+		observe(event)
+	}
+}
+
+// undoTargets says what has to be deleted, and how many documents may be stored.
+//
+// Of a part of which the server stored nothing for certain, nothing is deleted. Of any other part, everything that was
+// sent is, also what the server refused, because the proof makes that harmless; only where an _id alone is the proof
+// does the verdict on the single document decide.
+func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
+	for _, p := range r.parts {
+		stored := 0
+		late := false
+		for i := range p.documents {
+			d := &p.documents[i]
+			if d.sent && d.verdict != outcome.Rejected {
+				stored++
+			}
+			late = late || d.unsure
+		}
+		if stored == 0 && !late {
+			continue
+		}
+		maybe += stored
+		target := r.undoTarget(p)
+		target.Late = late
+		target.Fence = r.sessions.toFence(p.coll.Database().Client())
+		targets = append(targets, target.split()...)
+	}
+	return targets, maybe
+}
+
+// undoTarget collects a part's documents by what proves that they are ours.
+func (r *run) undoTarget(p *part) undoTarget {
+	t := undoTarget{Target: rollback.Target{Collection: p.coll, Stamp: rollback.Stamp{Field: r.config.StampField, Value: r.id}}}
+	var minted ranges
+	for i := range p.documents {
+		d := &p.documents[i]
+		switch {
+		case !d.sent:
+		case d.minted:
+			minted.add(d.id().ObjectID(), d.foreign)
+		case d.stamped:
+			t.IDs = append(t.IDs, d.id())
+		case d.verdict == outcome.Applied:
+			t.acknowledged = append(t.acknowledged, d.id())
+			if p.shardKey != nil {
+				t.shardKeys = append(t.shardKeys, p.shardKeyOf(d))
+			}
+		case d.verdict == outcome.Unknown:
+			t.Unproven = append(t.Unproven, d.id())
+		}
+	}
+	t.Ranges = minted.list
+	return t
+}
+
+// undoTarget is a rollback.Target and the ids of the same collection for which the acknowledgement is the proof.
+type undoTarget struct {
+	rollback.Target
+	acknowledged []any
+	shardKeys    []bson.D
+}
+
+// split makes one target for each kind of proof.
+func (t undoTarget) split() []rollback.Target {
+	targets := []rollback.Target{t.Target}
+	if len(t.acknowledged) > 0 {
+		targets = append(targets, rollback.Target{Collection: t.Collection, IDs: t.acknowledged, Acknowledged: true, ShardKeys: t.shardKeys})
+	}
+	return targets
+}
+
+// shardKeyOf takes the shard key's values out of a document. A missing field counts as null, as for the server.
+func (p *part) shardKeyOf(d *document) bson.D {
+	key := make(bson.D, len(p.shardKey))
+	for i, field := range p.shardKey {
+		key[i] = bson.E{Key: field}
+		if value, ok := lookup(d.raw, strings.Split(field, ".")); ok {
+			key[i].Value = bson.RawValue{Type: value.kind, Value: d.raw[value.value:value.end]}
+		}
+	}
+	return key
+}
+
+// commit ends a batch that is stored: it removes the stamps if so configured. That they could not be removed is a
+// warning, not an error: the batch is stored, and an error would have the caller store it again.
+func (r *run) commit(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	defer r.sessions.end(ctx)
+	if r.config.RemoveStamp {
+		for _, p := range r.parts {
+			if err := r.removeStamps(ctx, p); err != nil {
+				r.warnings = append(r.warnings, err)
+				r.config.Logger.Warn("batch: stamps could not be removed", "batch", r.id.Hex(), "collection", p.namespace, "error", describe(err))
+			}
+		}
+	}
+	r.tell(Event{Kind: Committed, Documents: r.total})
+}
+
+// removeStamps sends one update per chunk.
+func (r *run) removeStamps(ctx context.Context, p *part) error {
+	var stamped []*document
+	for i := range p.documents {
+		if p.documents[i].stamped {
+			stamped = append(stamped, &p.documents[i])
+		}
+	}
+	for _, c := range r.cut(p, stamped) {
+		ids := make([]bson.RawValue, len(c.documents))
+		for i, d := range c.documents {
+			ids[i] = d.id()
+		}
+		filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}, {Key: r.config.StampField, Value: r.id}}
+		if err := r.removeStamp(ctx, p.inserts, filter); err != nil {
+			return err
+		}
+		r.progress(Committing, len(c.documents))
+	}
+	return nil
+}
+
+func (r *run) removeStamp(ctx context.Context, coll *mongo.Collection, filter bson.D) error {
+	ctx, cancel := context.WithTimeout(ctx, max(r.config.RetryTime, r.config.CommandTimeout))
+	defer cancel()
+	delays := retry.Backoff{Initial: r.config.InitialDelay, Max: r.config.MaxDelay}.Start()
+	for {
+		_, err := coll.UpdateMany(ctx, filter, bson.D{{Key: "$unset", Value: bson.D{{Key: r.config.StampField, Value: ""}}}})
+		class := outcome.Command(err)
+		if err == nil || class.Kind != outcome.Transient || retry.Sleep(ctx, delays.Next(class.After)) != nil {
+			return err
+		}
+	}
+}
