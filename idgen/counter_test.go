@@ -401,16 +401,7 @@ func TestCounterBlocksDoNotInterleave(t *testing.T) {
 }
 
 func TestCounterSettings(t *testing.T) {
-	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://nobody.invalid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := client.Disconnect(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
-	coll := client.Database("shop").Collection("counters")
+	coll := unreachable(t)
 	tooLarge := uint64(math.MaxUint64 - 5)
 	for _, test := range []struct {
 		name    string
@@ -461,7 +452,7 @@ func TestCounterSettings(t *testing.T) {
 		_, err := idgen.NewCounter(coll, "a").Reserve(context.Background(), n)
 		reason(t, err, idgen.Misused)
 	}
-	_, err = idgen.NewCounter(coll, "a", idgen.CounterConfig{Step: math.MaxInt64}).Take(context.Background(), 2)
+	_, err := idgen.NewCounter(coll, "a", idgen.CounterConfig{Step: math.MaxInt64}).Take(context.Background(), 2)
 	reason(t, err, idgen.Exhausted)
 
 	ended, cancel := context.WithCancel(context.Background())

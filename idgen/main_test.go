@@ -31,6 +31,21 @@ func database(t testing.TB, s *servertest.Server, opts ...*options.ClientOptions
 	return s.Database(t, s.Client(t, opts...))
 }
 
+// unreachable returns a collection of a server that cannot be reached, to show that nothing is sent.
+func unreachable(t testing.TB) *mongo.Collection {
+	t.Helper()
+	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://nobody.invalid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Disconnect(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return client.Database("shop").Collection("counters")
+}
+
 // take fails the test unless n numbers are given out, and returns them.
 func take(t testing.TB, numbers interface {
 	Reserve(context.Context, int) ([]any, error)
