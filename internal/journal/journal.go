@@ -1,0 +1,260 @@
+// Package journal keeps one record per batch, so that a batch can be undone after its process has died.
+//
+// # The protocol
+//
+// The owner of a batch writes the record before its first insert, and a page with the claimed ids of a chunk before that
+// chunk. It beats: it counts the record's beat up, well within the lease, from a goroutine of its own, and before each
+// chunk and before the commit it looks at its own clock. The commit is one compare-and-set of the record, open to
+// committed; whoever loses it obeys.
+//
+// A recovery watches the beats of unfinished records by its own clock. When a beat has not moved for a whole lease, it
+// takes over with a compare-and-set that names the beat, and thereby raises the version: whatever the old owner writes to
+// the record from then on changes nothing, by which it learns that it has to stop and to remove what it wrote. No two
+// clocks are ever compared.
+//
+//	the process dies …                  the record is     what is left         who cleans up
+//	before the record is written        absent            nothing              nobody
+//	after it, before the first insert   open              nothing              recovery closes it
+//	between inserts, or during one      open              some documents       recovery deletes them
+//	after the last insert               open              all documents        recovery deletes them
+//	during the commit                   open or committed all documents        as the record says
+//	after the commit                    committed         all, for good        recovery removes the record later
+//	during the rollback                 aborting          some documents       recovery deletes the rest
+//	after the rollback                  watching          none, maybe a late   recovery looks once more
+//	                                                      insert
+//	                                    aborted           none                 recovery removes the record later
+//	during a recovery                   aborting          some documents       the next recovery
+//
+// Everything is done with insert, find, update ($set, $inc) and delete, at majority and on the primary, outside any
+// session. Heads are in the collection that the caller names, pages in a second one beside it with ".pages" appended.
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/intact-go/intact/internal/outcome"
+	"github.com/intact-go/intact/internal/retry"
+)
+
+// PagesSuffix is appended to the journal collection's name for the collection of pages.
+const PagesSuffix = ".pages"
+
+var (
+	// ErrLost: the record is not as the writer left it. Somebody else took over, or the record is gone.
+	ErrLost = errors.New("the batch's journal record was taken over or is gone")
+	// ErrExists: there is a record with this id, of another attempt.
+	ErrExists = errors.New("there is a journal record with this id already")
+	// ErrDamaged: the record or page cannot be read as one.
+	ErrDamaged = errors.New("the journal record is damaged")
+)
+
+// Journal reads and writes records. It may be used by several goroutines.
+type Journal struct {
+	heads, pages *mongo.Collection
+	backoff      retry.Backoff
+	timeout      time.Duration // of one command
+}
+
+// New returns the journal in a collection. Nothing is sent. timeout bounds each command.
+func New(coll *mongo.Collection, backoff retry.Backoff, timeout time.Duration) *Journal {
+	journaled := true
+	opts := options.Collection().
+		SetWriteConcern(&writeconcern.WriteConcern{W: "majority", Journal: &journaled}).
+		SetReadConcern(readconcern.Majority()).
+		SetReadPreference(readpref.Primary()).
+		SetRegistry(bson.NewRegistry()).
+		SetBSONOptions(&options.BSONOptions{})
+	return &Journal{
+		heads:   coll.Clone(opts),
+		pages:   coll.Database().Collection(coll.Name()+PagesSuffix, opts),
+		backoff: backoff,
+		timeout: timeout,
+	}
+}
+
+// Client returns the client of the journal's own deployment.
+func (j *Journal) Client() *mongo.Client { return j.heads.Database().Client() }
+
+// repeat calls command until it succeeds, fails for good, or ctx is done.
+func (j *Journal) repeat(ctx context.Context, command func(context.Context) error) error {
+	ctx = mongo.NewSessionContext(ctx, nil)
+	delays := j.backoff.Start()
+	for {
+		limited, cancel := context.WithTimeout(ctx, j.timeout)
+		err := command(limited)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		class := outcome.Command(err)
+		if errors.Is(err, ErrLost) || errors.Is(err, ErrExists) || errors.Is(err, ErrDamaged) || class.Kind == outcome.Permanent {
+			return err
+		}
+		if retry.Sleep(ctx, delays.Next(class.After)) != nil {
+			return fmt.Errorf("%w; last attempt: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// Create writes the record of a new batch. It returns ErrExists if there is one of another attempt.
+func (j *Journal) Create(ctx context.Context, record Record) error {
+	return j.repeat(ctx, func(ctx context.Context) error {
+		_, err := j.heads.InsertOne(ctx, record)
+		if !mongo.IsDuplicateKeyError(err) {
+			return err
+		}
+		// It may be our own, from a sending whose answer was lost.
+		have, found, err := j.get(ctx, record.ID)
+		switch {
+		case err != nil:
+			return err
+		case found && have.Attempt == record.Attempt:
+			return nil
+		}
+		return ErrExists
+	})
+}
+
+// Get reads a record.
+func (j *Journal) Get(ctx context.Context, id string) (record Record, found bool, err error) {
+	err = j.repeat(ctx, func(ctx context.Context) (err error) {
+		record, found, err = j.get(ctx, id)
+		return err
+	})
+	return record, found, err
+}
+
+func (j *Journal) get(ctx context.Context, id string) (record Record, found bool, err error) {
+	raw, err := j.heads.FindOne(ctx, byID(id)).Raw()
+	switch {
+	case errors.Is(err, mongo.ErrNoDocuments):
+		return Record{}, false, nil
+	case err != nil:
+		return Record{}, false, err
+	}
+	record, err = Decode(raw)
+	return record, err == nil, err
+}
+
+// Decode reads a head; the error is ErrDamaged if it is not one.
+func Decode(raw bson.Raw) (Record, error) {
+	var record Record
+	if err := bson.Unmarshal(raw, &record); err != nil {
+		return Record{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return record, nil
+}
+
+func byID(id string) bson.D {
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}
+}
+
+// Change is one compare-and-set: from is the record as the writer knows it.
+type Change struct {
+	To    State
+	Owner string
+	// Beat also compares the beat: nobody may have shown life since from was read.
+	Beat bool
+	// Set holds further fields to set.
+	Set bson.D
+}
+
+// Swap makes a change and returns the record as it is afterwards. It returns ErrLost, and changes nothing, if the record
+// is not in from's state and version any more. After a lost answer it looks whether its own write arrived.
+func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record, error) {
+	filter := append(byID(from.ID), bson.E{Key: "state", Value: string(from.State)}, bson.E{Key: "version", Value: from.Version})
+	if change.Beat {
+		filter = append(filter, bson.E{Key: "beat", Value: from.Beat})
+	}
+	set := append(bson.D{{Key: "state", Value: string(change.To)}, {Key: "owner", Value: change.Owner}}, change.Set...)
+	if change.To.Final() {
+		set = append(set, bson.E{Key: "finished", Value: time.Now()})
+	}
+	update := bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "version", Value: int64(1)}}}}
+	var now Record
+	err := j.repeat(ctx, func(ctx context.Context) error {
+		result, err := j.heads.UpdateOne(ctx, filter, update)
+		if err != nil {
+			return err
+		}
+		now = from
+		now.State, now.Owner, now.Version = change.To, change.Owner, from.Version+1
+		if result.MatchedCount == 1 {
+			return nil
+		}
+		have, found, err := j.get(ctx, from.ID)
+		switch {
+		case err != nil:
+			return err
+		case found && have.State == now.State && have.Owner == now.Owner && have.Version == now.Version && have.Attempt == from.Attempt:
+			return nil
+		case !found:
+			return fmt.Errorf("%w: it is gone", ErrLost)
+		}
+		return fmt.Errorf("%w: it is %s now, by %s", ErrLost, have.State, have.Owner)
+	})
+	return now, err
+}
+
+// beat counts the record's beat up. It returns ErrLost if the version is another one.
+func (j *Journal) beat(ctx context.Context, from Record) error {
+	filter := append(byID(from.ID), bson.E{Key: "version", Value: from.Version}, bson.E{Key: "owner", Value: from.Owner})
+	return j.repeat(ctx, func(ctx context.Context) error {
+		result, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}})
+		if err == nil && result.MatchedCount == 0 {
+			return ErrLost
+		}
+		return err
+	})
+}
+
+// Note sets fields of a record that do not decide anything, if it is still as from says.
+func (j *Journal) Note(ctx context.Context, from Record, set bson.D) error {
+	filter := append(byID(from.ID), bson.E{Key: "version", Value: from.Version})
+	return j.repeat(ctx, func(ctx context.Context) error {
+		_, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$set", Value: set}})
+		return err
+	})
+}
+
+// Heads reads the raw heads, unfinished ones only or all, in the order of their ids. They are raw so that one that cannot
+// be decoded does not hide the others.
+func (j *Journal) Heads(ctx context.Context, all bool) (heads []bson.Raw, err error) {
+	filter := bson.D{}
+	if !all {
+		filter = bson.D{{Key: "state", Value: bson.D{{Key: "$nin", Value: final[:]}}}}
+	}
+	err = j.repeat(ctx, func(ctx context.Context) error {
+		cursor, err := j.heads.Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+		if err != nil {
+			return err
+		}
+		heads = nil
+		return cursor.All(ctx, &heads)
+	})
+	return heads, err
+}
+
+// Remove deletes a finished record and its pages, the pages first, so that no page is ever left without its record.
+func (j *Journal) Remove(ctx context.Context, record Record) error {
+	if !record.State.Final() {
+		return fmt.Errorf("record %q is %s; only finished records are removed", record.ID, record.State)
+	}
+	return j.repeat(ctx, func(ctx context.Context) error {
+		if _, err := j.pages.DeleteMany(ctx, pagesOf(record.Attempt, "")); err != nil {
+			return err
+		}
+		_, err := j.heads.DeleteOne(ctx, append(byID(record.ID), bson.E{Key: "version", Value: record.Version}))
+		return err
+	})
+}
