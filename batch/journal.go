@@ -1,0 +1,465 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/intact-go/intact/internal/journal"
+	"github.com/intact-go/intact/internal/outcome"
+	"github.com/intact-go/intact/internal/retry"
+	"github.com/intact-go/intact/rollback"
+)
+
+var (
+	// ErrFenced: a recovery took the batch over, because its owner showed no life for a lease, or its journal record is
+	// gone. The batch is not stored.
+	ErrFenced = errors.New("a recovery took over the batch, so it was stopped and not committed")
+	// ErrInProgress: another call with the same key has not ended, or ended without saying how and waits for recovery.
+	ErrInProgress = errors.New("a batch with this key is in progress")
+	// ErrKeyReused: the key belongs to a stored batch that cannot be this one, because its collections or the number of
+	// documents differ.
+	ErrKeyReused = errors.New("the key belongs to another batch")
+	// ErrCommitUnknown: all documents are stored, but the answer to the commit was lost and the journal cannot be
+	// asked. The batch stays as it is: whole if the commit arrived; else a recovery removes it whole. Inserter.Resolve
+	// tells which, once the journal can be asked.
+	ErrCommitUnknown = errors.New("whether the batch was committed is not known yet")
+)
+
+const (
+	defaultLease           = 30 * time.Second
+	defaultJournaledBudget = time.Minute
+)
+
+// ledger is the journal's side of a run. It is nil for a run without a journal.
+type ledger struct {
+	journal *journal.Journal
+	record  journal.Record // before the lease begins
+	lease   *journal.Lease
+	keyed   bool
+	pages   int // written so far; protected by run.state
+}
+
+func newLedger(config *Config, id bson.ObjectID, key string) *ledger {
+	backoff := retry.Backoff{Initial: config.InitialDelay, Max: config.MaxDelay}
+	l := &ledger{journal: journal.New(config.Journal, backoff, config.CommandTimeout), keyed: key != ""}
+	if key == "" {
+		key = id.Hex()
+	}
+	l.record = journal.Record{
+		ID: key, Keyed: l.keyed, Format: journal.Format, State: journal.Open, Version: 1, Attempt: id,
+		Owner: owner(), LeaseMS: config.Lease.Milliseconds(), Stamp: config.StampField,
+	}
+	return l
+}
+
+// owner names this process for people, and this call by random bits.
+func owner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), randomID().Hex()[8:])
+}
+
+// journalID returns the id of the run's record; empty without a journal.
+func (r *run) journalID() string {
+	if r.ledger == nil {
+		return ""
+	}
+	return r.ledger.record.ID
+}
+
+// release ends the lease, if there is one.
+func (r *run) release() {
+	if r.ledger != nil && r.ledger.lease != nil {
+		r.ledger.lease.Release()
+	}
+}
+
+// limit gives the journal its own time: the caller's context may be what has just ended.
+func (r *run) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), max(r.config.RetryTime, r.config.CommandTimeout))
+}
+
+// checkJournal refuses what a journal cannot undo after a crash.
+func (r *run) checkJournal(context.Context) error {
+	if r.ledger == nil {
+		return nil
+	}
+	for _, p := range r.parts {
+		if _, err := r.deployment(p.coll.Database().Client()); err != nil {
+			return fmt.Errorf("%s: %w", p.namespace, err)
+		}
+		if r.config.Stamp == StampNone && p.claims() {
+			return fmt.Errorf("%s: with a journal, documents with claimed ids need the stamp: after a crash nothing else would prove whose they are", p.namespace)
+		}
+	}
+	return nil
+}
+
+// deployment returns the name under which a recovery finds a client: none for the journal's own.
+func (r *run) deployment(client *mongo.Client) (string, error) {
+	if client == r.config.Journal.Database().Client() {
+		return "", nil
+	}
+	for name, known := range r.config.Deployments {
+		if known == client && name != "" {
+			return name, nil
+		}
+	}
+	return "", errors.New("its client is not the journal's, so a recovery would not find it: give it a name in Config.Deployments")
+}
+
+// replay looks whether the key's batch is stored already, and returns its result then. It clears the way for another
+// attempt if the last one ended without storing anything.
+func (r *run) replay(ctx context.Context) (*Result, error) {
+	l := r.ledger
+	have, found, err := l.journal.Get(ctx, l.record.ID)
+	if err == nil && found {
+		err = have.Check()
+	}
+	if err != nil || !found {
+		return nil, err
+	}
+	if have.State == journal.Watching { // all that is missing is a last look, which is no reason to wait for a recovery
+		_, err := rollback.Recover(ctx, r.config.Journal, rollback.Recovery{ID: have.ID, Policy: r.config.Rollback, Deployments: r.config.Deployments, Retention: -1})
+		if err != nil {
+			return nil, fmt.Errorf("%w; its last attempt could not be cleaned up: %w", ErrInProgress, err)
+		}
+		if have, found, err = l.journal.Get(ctx, l.record.ID); err != nil || !found {
+			return nil, err
+		}
+	}
+	switch have.State {
+	case journal.Committed:
+		if err := r.sameBatch(have); err != nil {
+			return nil, err
+		}
+		return loadResult(ctx, l.journal, have)
+	case journal.Aborted:
+		return nil, l.journal.Remove(ctx, have)
+	case journal.Forgotten:
+		return nil, fmt.Errorf("the key's last attempt was forgotten (%s), so that documents of it may be left; use another key", have.Reason)
+	}
+	return nil, fmt.Errorf("%w: it is %s, by %s", ErrInProgress, have.State, have.Owner)
+}
+
+// sameBatch compares what can be compared without the documents.
+func (r *run) sameBatch(have journal.Record) error {
+	if len(have.Targets) != len(r.parts) {
+		return fmt.Errorf("%w: that had %d parts, not %d", ErrKeyReused, len(have.Targets), len(r.parts))
+	}
+	for i, p := range r.parts {
+		if t := have.Targets[i]; t.Namespace() != p.namespace || t.Documents != int64(len(p.documents)) {
+			return fmt.Errorf("%w: part %d of that had %d documents for %s, not %d for %s",
+				ErrKeyReused, i, t.Documents, t.Namespace(), len(p.documents), p.namespace)
+		}
+	}
+	return nil
+}
+
+// openJournal writes the record; when it returns nil, the first insert may leave.
+func (r *run) openJournal(ctx context.Context) error {
+	l := r.ledger
+	if l == nil {
+		return nil
+	}
+	for _, p := range r.parts {
+		target, err := r.journalTarget(ctx, p)
+		if err != nil {
+			return err
+		}
+		l.record.Targets = append(l.record.Targets, target)
+	}
+	ctx, cancel := r.limit(ctx)
+	defer cancel()
+	sent := time.Now()
+	l.record.Started = sent
+	err := l.journal.Create(ctx, l.record)
+	if errors.Is(err, journal.ErrExists) {
+		return ErrInProgress
+	}
+	if err != nil {
+		return fmt.Errorf("the journal record could not be written, so nothing was inserted: %w", err)
+	}
+	l.lease = l.journal.Hold(l.record, sent)
+	return nil
+}
+
+func (r *run) journalTarget(ctx context.Context, p *part) (journal.Target, error) {
+	client := p.coll.Database().Client()
+	name, err := r.deployment(client)
+	if err != nil {
+		return journal.Target{}, err
+	}
+	server, err := r.targets.server(ctx, client)
+	if err != nil {
+		return journal.Target{}, fmt.Errorf("cannot tell which deployment %s is on: %w", p.namespace, err)
+	}
+	target := journal.Target{Deployment: name, Set: server.set, Database: p.coll.Database().Name(), Collection: p.coll.Name(), Documents: int64(len(p.documents))}
+	// That a minted id turns out to be somebody else's (64 random bits in the same second) is not journaled.
+	var minted ranges
+	for i := range p.documents {
+		if d := &p.documents[i]; d.minted {
+			minted.add(d.id().ObjectID(), false)
+		} else {
+			target.Claimed++
+		}
+	}
+	for _, run := range minted.list {
+		target.Minted = append(target.Minted, journal.Run{First: run.First, Count: int64(run.Count)})
+	}
+	return target, nil
+}
+
+// mayInsert is asked before each insert command: whether the batch is still this run's, and, if the documents have
+// claimed ids, whether these are in the journal.
+func (s *sending) mayInsert() error {
+	l := s.ledger
+	if l == nil {
+		return nil
+	}
+	ctx, cancel := s.limit(s.going)
+	defer cancel()
+	if !s.paged {
+		if err := s.writePage(ctx); err != nil {
+			return fmt.Errorf("claimed ids could not be written to the journal: %w", err)
+		}
+		s.paged = true
+	}
+	if err := l.lease.Check(ctx); err != nil {
+		return s.fenced(err)
+	}
+	return nil
+}
+
+func (s *sending) writePage(ctx context.Context) error {
+	page := journal.Page{Target: int32(s.part.position)}
+	for _, d := range s.pending {
+		if !d.minted {
+			page.Values = append(page.Values, d.id())
+		}
+	}
+	if len(page.Values) == 0 {
+		return nil
+	}
+	s.state.Lock()
+	page.ID = journal.PageID(s.id, journal.Claimed, s.ledger.pages)
+	s.ledger.pages++
+	s.state.Unlock()
+	return s.ledger.journal.AddPage(ctx, page)
+}
+
+// fenced turns the journal's ErrLost into the public error.
+func (r *run) fenced(err error) error {
+	if errors.Is(err, journal.ErrLost) {
+		return fmt.Errorf("%w (%w)", ErrFenced, err)
+	}
+	return fmt.Errorf("the journal cannot be asked whether the batch is still alive: %w", err)
+}
+
+// commitJournal is the point from which the batch stays. On failure it sets r.failure.
+func (r *run) commitJournal(ctx context.Context) {
+	l := r.ledger
+	if l == nil {
+		return
+	}
+	ctx, cancel := r.limit(ctx)
+	defer cancel()
+	change := journal.Change{To: journal.Committed}
+	if l.keyed {
+		results, err := r.storeResult(ctx)
+		if err != nil {
+			r.fail(fmt.Errorf("the result could not be written to the journal: %w", err))
+			return
+		}
+		change.Set = bson.D{{Key: "results", Value: results}}
+	}
+	if err := l.lease.Check(ctx); err != nil {
+		r.fail(r.fenced(err))
+		return
+	}
+	switch err := l.lease.Swap(ctx, change); {
+	case err == nil:
+	case errors.Is(err, journal.ErrLost):
+		r.fail(r.fenced(err))
+	case outcome.Command(err).Refused:
+		r.fail(fmt.Errorf("the commit was refused: %w", err))
+	default:
+		r.fail(fmt.Errorf("%w: %w", ErrCommitUnknown, err))
+	}
+}
+
+// storeResult writes what a keyed batch stored, for those who ask again with the same key.
+func (r *run) storeResult(ctx context.Context) ([]journal.Result, error) {
+	encode := newEncoder(r.config.Registry, r.config.BSONOptions)
+	results := make([]journal.Result, len(r.parts))
+	pages := 0
+	for i, p := range r.parts {
+		var err error
+		if !p.claims() {
+			results[i].IDs = journal.Column{Minted: true}
+		} else {
+			ids := make([]bson.RawValue, len(p.documents))
+			for j := range p.documents {
+				ids[j] = p.documents[j].id()
+			}
+			if results[i].IDs, err = r.ledger.journal.StoreColumn(ctx, r.ledger.record, i, ids, &pages); err != nil {
+				return nil, err
+			}
+		}
+		for which, number := range p.numbers {
+			values := make([]bson.RawValue, len(p.documents))
+			for j, value := range p.values[which] {
+				if values[j], err = encode.value(value); err != nil {
+					return nil, err
+				}
+			}
+			column, err := r.ledger.journal.StoreColumn(ctx, r.ledger.record, i, values, &pages)
+			if err != nil {
+				return nil, err
+			}
+			results[i].Numbers = append(results[i].Numbers, journal.Numbers{Field: number.field, Values: column})
+		}
+	}
+	return results, nil
+}
+
+// abortJournal says in the journal that the batch is being rolled back. The rollback does not depend on it: a record that
+// stays open is found by recovery.
+func (r *run) abortJournal(ctx context.Context) {
+	if r.ledger == nil || r.ledger.lease == nil {
+		return
+	}
+	ctx, cancel := r.limit(ctx)
+	defer cancel()
+	r.swap(ctx, journal.Change{To: journal.Aborting, Set: bson.D{{Key: "problem", Value: describe(r.failure)}}})
+}
+
+// closeJournal says how the rollback ended.
+func (r *run) closeJournal(ctx context.Context, late bool, incomplete error) {
+	if r.ledger == nil || r.ledger.lease == nil {
+		return
+	}
+	ctx, cancel := r.limit(ctx)
+	defer cancel()
+	switch {
+	case incomplete != nil:
+		// The record stays as it is, so that recovery goes on.
+	case late:
+		r.swap(ctx, journal.Change{To: journal.Watching})
+	default:
+		r.swap(ctx, journal.Change{To: journal.Aborted})
+	}
+}
+
+func (r *run) swap(ctx context.Context, change journal.Change) {
+	record := r.ledger.lease.Record()
+	if change.To != journal.Aborting && record.State != journal.Aborting {
+		return // the record did not get as far; recovery will close it
+	}
+	if err := r.ledger.lease.Swap(ctx, change); err != nil {
+		r.config.Logger.Warn("batch: the journal record could not be changed; recovery will", "record", record.ID, "to", string(change.To), "error", describe(err))
+	}
+}
+
+// Resolution is what became of a batch.
+type Resolution uint8
+
+const (
+	_ Resolution = iota
+	// Stored: every document is in the database, for good.
+	Stored
+	// NotStored: nothing of the batch is in the database, or only what a recovery is about to remove; it can not become
+	// stored any more.
+	NotStored
+	// InProgress: there is no verdict yet. If the batch's process has died, a recovery will bring it about.
+	InProgress
+	// NotKnown: the journal has no record of this id: it never began, or it ended longer ago than the retention.
+	NotKnown
+)
+
+func (r Resolution) String() string {
+	switch r {
+	case Stored:
+		return "stored"
+	case NotStored:
+		return "not stored"
+	case InProgress:
+		return "in progress"
+	case NotKnown:
+		return "not known"
+	}
+	return fmt.Sprintf("Resolution(%d)", uint8(r))
+}
+
+// Resolve asks the journal what became of a batch: the key given to InsertOnce, or the hex form of the BatchID of a batch
+// without one. The Result is that of a stored batch with a key; else nil. Nothing is written.
+func (in *Inserter) Resolve(ctx context.Context, id string) (Resolution, *Result, error) {
+	if in.err != nil {
+		return 0, nil, fmt.Errorf("batch.Config: %w", in.err)
+	}
+	if in.config.Journal == nil {
+		return 0, nil, errors.New("Resolve needs Config.Journal")
+	}
+	j := journal.New(in.config.Journal, retry.Backoff{Initial: in.config.InitialDelay, Max: in.config.MaxDelay}, in.config.CommandTimeout)
+	record, found, err := j.Get(ctx, id)
+	if err == nil && found {
+		err = record.Check()
+	}
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case !found:
+		return NotKnown, nil, nil
+	case record.State == journal.Committed && record.Keyed:
+		result, err := loadResult(ctx, j, record)
+		return Stored, result, err
+	case record.State == journal.Committed:
+		return Stored, nil, nil
+	case record.State == journal.Open:
+		return InProgress, nil, nil
+	}
+	return NotStored, nil, nil
+}
+
+func loadResult(ctx context.Context, j *journal.Journal, record journal.Record) (*Result, error) {
+	if len(record.Results) != len(record.Targets) {
+		return nil, fmt.Errorf("%w: it has %d results for %d parts", journal.ErrDamaged, len(record.Results), len(record.Targets))
+	}
+	result := &Result{BatchID: record.Attempt, JournalID: record.ID, Parts: make([]PartResult, len(record.Targets)), Replayed: true}
+	for i, target := range record.Targets {
+		ids, err := j.LoadColumn(ctx, record, i, record.Results[i].IDs)
+		if err != nil {
+			return nil, err
+		}
+		part := PartResult{Collection: target.Namespace(), IDs: decodeAll(ids)}
+		for _, number := range record.Results[i].Numbers {
+			values, err := j.LoadColumn(ctx, record, i, number.Values)
+			if err != nil {
+				return nil, err
+			}
+			if part.Numbers == nil {
+				part.Numbers = make(map[string][]any)
+			}
+			part.Numbers[number.Field] = decodeAll(values)
+		}
+		result.Inserted += len(ids)
+		result.Parts[i] = part
+	}
+	return result, nil
+}
+
+func decodeAll(values []bson.RawValue) []any {
+	decoded := make([]any, len(values))
+	for i, v := range values {
+		decoded[i] = decode(v)
+	}
+	return decoded
+}
