@@ -7,6 +7,7 @@ package retry
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -22,10 +23,11 @@ const (
 // Backoff holds the limits of a growing delay. The zero value is ready to use. It is not changed by use and may be
 // shared.
 type Backoff struct {
-	// Initial is the ceiling of the first delay. Defaults to 100 ms when zero or negative.
+	// Initial is the ceiling of the first delay. Defaults to 100 ms when zero or negative; lowered to Max when it is
+	// more.
 	Initial time.Duration
-	// Max is the ceiling that the delays grow to. Defaults to 10 s when zero or negative; raised to Initial when
-	// it is less.
+	// Max is the ceiling that the delays grow to. Defaults to 10 s when zero or negative, or to Initial if that is
+	// more.
 	Max time.Duration
 }
 
@@ -36,9 +38,9 @@ func (b Backoff) Start() *Delays {
 		initial = DefaultInitial
 	}
 	if ceiling <= 0 {
-		ceiling = DefaultMax
+		ceiling = max(DefaultMax, initial)
 	}
-	ceiling = max(ceiling, initial)
+	initial = min(initial, ceiling)
 	grow := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(initial),
 		backoff.WithMaxInterval(ceiling),
@@ -59,8 +61,9 @@ type Delays struct {
 func (d *Delays) Next(hint time.Duration) time.Duration {
 	delay := 1 + rand.N(d.grow.NextBackOff())
 	if hint > 0 && delay < hint {
-		// Spread above the hint, by at most half of it: everybody who was throttled got a similar one.
-		delay = hint + rand.N(hint/2+1)
+		// Spread above the hint, by at most half of it: everybody who was throttled got a similar one. The sum must not
+		// pass the largest duration.
+		delay = hint + rand.N(min(hint/2, math.MaxInt64-hint)+1)
 	}
 	return delay
 }
