@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// Gate lets a limited number of commands through at a time. A throttled server narrows it to one; every success widens
-// it by one again, up to what it was made with. It may be used by several goroutines.
+// Gate lets a limited number of commands through at a time. A throttled server narrows it to one; every command that
+// was let in since then and was not throttled widens it by one again, up to what it was made with. It may be used by
+// several goroutines.
 type Gate struct {
 	mu      sync.Mutex // protects the rest
 	limit   int
@@ -43,16 +44,26 @@ func (g *Gate) Enter(ctx context.Context) error {
 	}
 }
 
+// Narrow lets one command in at a time from now on. Who calls it before the delay that the server asked for, and Leave
+// after it, keeps the others out meanwhile.
+func (g *Gate) Narrow() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limit = 1
+}
+
 // Leave gives the place back. throttled tells how the server answered.
 func (g *Gate) Leave(throttled bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.running--
 	if throttled {
 		g.limit = 1
-	} else {
+	} else if g.running <= g.limit {
+		// More than the limit means that some were let in before it was narrowed. Which ones is not known, so that
+		// the last of them may count as a success; that is one command more than it should be.
 		g.limit = min(g.limit+1, g.most)
 	}
+	g.running--
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
