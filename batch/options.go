@@ -109,6 +109,9 @@ const (
 
 // withDefaults fills in the defaults and refuses what makes no sense.
 func (c Config) withDefaults() (Config, error) {
+	if c.Logger == nil { // first of all: a refused Config is logged as well
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
 	if c.StampField == "" {
 		c.StampField = defaultStampField
 	}
@@ -144,9 +147,6 @@ func (c Config) withDefaults() (Config, error) {
 		if concern != nil && !concern.Acknowledged() {
 			return c, errors.New("WriteConcern: with unacknowledged writes (w:0) nobody can tell what was stored; use an acknowledged one")
 		}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Rollback.WriteConcern == nil {
 		c.Rollback.WriteConcern = c.WriteConcern
