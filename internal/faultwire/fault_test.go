@@ -1,0 +1,437 @@
+package faultwire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/intact-go/intact/internal/faultwire"
+	"github.com/intact-go/intact/internal/servertest"
+)
+
+// What an insert of one document comes to under each fault. It is written out here, not taken from Fault.Runs and its
+// like: these are checked against it.
+var promises = []struct {
+	fault  string
+	before bool   // the document is there while the fault holds, or at once if it does not
+	after  bool   // it is there in the end
+	client string // what the client gets: ok, lost, command error 13, write error 121, write concern error 64
+	holds  bool
+}{
+	{"drop request", false, false, "lost", false},
+	{"drop reply", true, true, "lost", false},
+	{"hold request", false, true, "ok", true},
+	{"hold reply", true, true, "ok", true},
+	{"cut", true, true, "lost", false},
+	{"cut reply", true, true, "lost", false},
+	{"server down", false, false, "lost", true},
+	{"reply command error 13 without asking", false, false, "command error 13", false},
+	{"reply write error 121 without asking", false, false, "write error 121", false},
+	{"run and reply command error 13", true, true, "command error 13", false},
+	{"run and reply write error 121", true, true, "write error 121", false},
+	{"run and reply write concern error 64", true, true, "write concern error 64", false},
+	{"run and reply labels", true, true, "ok", false},
+	{"refuse statements", false, false, "write error 121", false},
+	{"rewrite request", true, true, "ok", false},
+	{"rewrite reply", true, true, "ok", false},
+	{"delay request", true, true, "ok", false},
+	{"delay reply", true, true, "ok", false},
+}
+
+func outcome(err error) string {
+	var command mongo.CommandError
+	var write mongo.WriteException
+	switch {
+	case err == nil:
+		return "ok"
+	case mongo.IsNetworkError(err):
+		return "lost"
+	case errors.As(err, &command):
+		return fmt.Sprintf("command error %d", command.Code)
+	case errors.As(err, &write) && len(write.WriteErrors) == 1:
+		return fmt.Sprintf("write error %d", write.WriteErrors[0].Code)
+	case errors.As(err, &write) && write.WriteConcernError != nil:
+		return fmt.Sprintf("write concern error %d", write.WriteConcernError.Code)
+	}
+	return err.Error()
+}
+
+// eachFault inserts one document under each fault and compares with its promise. The test brings a collection that is
+// reached through the wire, and a view of the server that is not.
+func eachFault(t *testing.T, open func(*testing.T, *faultwire.Wire) (through *mongo.Collection, stored func() int)) {
+	faults := faultwire.Faults()
+	if len(faults) != len(promises) {
+		t.Errorf("%d faults, but %d promises", len(faults), len(promises))
+	}
+	for i, f := range faults[:min(len(faults), len(promises))] {
+		promise := promises[i]
+		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel() // the driver takes half a second to come back from a lost connection
+			same(t, "the fault that is promised", f, promise.fault)
+			same(t, "Runs", f.Runs(), promise.after || f.String() == "refuse statements")
+			same(t, "Answers", f.Answers(), promise.client != "lost")
+			same(t, "Holds", f.Holds(), promise.holds)
+
+			wire := faultwire.ForTest(t)
+			orders, stored := open(t, wire)
+			rule := wire.On(faultwire.Insert).Once().Do(f)
+			result := make(chan error, 1)
+			go func() {
+				_, err := orders.InsertOne(context.Background(), bson.D{{Key: "_id", Value: 1}})
+				result <- err
+			}()
+
+			var err error
+			if promise.holds && promise.client == "ok" {
+				within(t, "arriving", rule.Arrived())
+				same(t, "documents while it is held", stored() == 1, promise.before)
+				select {
+				case err := <-result:
+					t.Fatalf("the client has a result already: %v", err)
+				default:
+				}
+				rule.Release()
+				err = <-result
+			} else {
+				err = <-result
+				if promise.fault == "cut" {
+					within(t, "running", rule.Done()) // only here can the client be ahead of the server
+				}
+				same(t, "documents when the client has its result", stored() == 1, promise.before)
+			}
+			if promise.fault == "server down" {
+				if _, err := wire.DialContext(t.Context(), "tcp", "127.0.0.1:1"); !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("dialing a server that is down: %v", err)
+				}
+				rule.Release()
+			}
+			same(t, "what the client gets", outcome(err), promise.client)
+			within(t, "being over", rule.Done())
+			same(t, "document in the end", stored() == 1, promise.after)
+			same(t, "Fired", rule.Fired(), 1)
+			same(t, "rule's error", rule.Err(), nil)
+
+			events := wire.Events(faultwire.Insert)
+			if len(events) != 1 {
+				t.Fatalf("recorded %d inserts", len(events))
+			}
+			e := events[0]
+			same(t, "recorded fault", e.Fault, f)
+			same(t, "recorded forwarding", e.Forwarded.Happened(), promise.after)
+			same(t, "recorded answer", e.Answered.Happened(), promise.after)
+			same(t, "recorded giving", e.Given.Happened(), promise.client != "lost")
+			same(t, "recorded loss", e.Lost.Happened(), promise.client == "lost")
+
+			// The rule is spent: the next insert passes, over a new connection where the old one was lost.
+			if _, err := orders.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 2}}); err != nil {
+				t.Errorf("the insert after the fault: %v", err)
+			}
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	eachFault(t, func(t *testing.T, wire *faultwire.Wire) (*mongo.Collection, func() int) {
+		s := start(t)
+		return s.connect(t, wire), func() int {
+			same(t, "inserts run", s.count("insert"), len(s.ids())) // each was sent once, or not at all
+			return len(s.ids())
+		}
+	})
+}
+
+func TestFaultsOnRealServer(t *testing.T) {
+	real := servertest.Embedded(t)
+	eachFault(t, func(t *testing.T, wire *faultwire.Wire) (*mongo.Collection, func() int) {
+		direct := real.Database(t, real.Client(t)).Collection("orders")
+		client := real.Client(t, options.Client().SetDialer(wire).SetRetryWrites(false))
+		return client.Database(direct.Database().Name()).Collection("orders"), func() int {
+			n, err := direct.CountDocuments(t.Context(), bson.D{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int(n)
+		}
+	})
+}
+
+func TestLateWrite(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	orders := s.connect(t, wire)
+	if err := orders.Database().Client().Ping(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	before := s.connections() // one of the monitor, one of the ping
+	held := wire.On(faultwire.Insert.In("shop.orders")).Once().Hold()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		_, err := orders.InsertMany(ctx, docs(1, 2))
+		result <- err
+	}()
+	within(t, "arriving", held.Arrived())
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the client that gave up: %v", err)
+	}
+	if deleted, err := orders.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil || deleted.DeletedCount != 0 {
+		t.Fatalf("the delete before the late write: %v, %v", deleted, err)
+	}
+	same(t, "stored before the release", s.ids(), []int{})
+	select {
+	case <-held.Done():
+		t.Fatal("it is over before it was released")
+	default:
+	}
+
+	held.Release()
+	within(t, "running", held.Done())
+	same(t, "stored after it", s.ids(), []int{1, 2})
+	same(t, "inserts run", s.count("insert"), 1)
+	insert, remove := wire.Events(faultwire.Insert)[0], wire.Events(faultwire.Delete)[0]
+	if !insert.Seen.Before(insert.Lost) || !insert.Lost.Before(remove.Seen) || !remove.Answered.Before(insert.Forwarded) ||
+		!insert.Forwarded.Before(insert.Answered) || insert.Given.Happened() {
+		t.Errorf("not in the order of a late write:\n%s", wire)
+	}
+	eventually(t, "closing the late connection", func() bool { return s.connections() == before })
+}
+
+func TestLateWriteAfterTimeout(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	orders := s.connect(t, wire)
+	if _, err := orders.InsertMany(t.Context(), docs(1)); err != nil { // connects, so that the timeout hits the insert
+		t.Fatal(err)
+	}
+	held := wire.On(faultwire.Insert).Once().Hold()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := orders.InsertMany(ctx, docs(2)); !mongo.IsTimeout(err) {
+		t.Fatalf("the client that waited: %v", err)
+	}
+	same(t, "stored before the release", s.ids(), []int{1})
+	held.Release()
+	within(t, "running", held.Done())
+	same(t, "stored after it", s.ids(), []int{1, 2})
+}
+
+func TestHeldOneByOne(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	orders := s.connect(t, wire)
+	held := wire.On(faultwire.Insert).First(4).Hold()
+	if held.ReleaseNext() {
+		t.Error("released one where none is held")
+	}
+	results := make(chan error, 4)
+	for i := 1; i <= 4; i++ {
+		go func() {
+			_, err := orders.InsertMany(context.Background(), docs(i))
+			results <- err
+		}()
+		within(t, "arriving", held.ArrivedN(i))
+	}
+	for i := 1; i <= 2; i++ {
+		held.ReleaseNext()
+		within(t, "running", held.DoneN(i))
+	}
+	same(t, "stored after two", s.ids(), []int{1, 2})
+	held.Drop()
+	within(t, "being over", held.DoneN(4))
+	same(t, "stored after the rest was dropped", s.ids(), []int{1, 2})
+	lost := 0
+	for range 4 {
+		if err := <-results; mongo.IsNetworkError(err) {
+			lost++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	same(t, "clients that lost their connection", lost, 2)
+
+	held = wire.On(faultwire.Insert).Hold()
+	held.Release()
+	if _, err := orders.InsertMany(t.Context(), docs(9)); err != nil {
+		t.Errorf("an insert after the release: %v", err)
+	}
+}
+
+func TestServerDown(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	orders := s.connect(t, wire, options.Client().SetServerSelectionTimeout(100*time.Millisecond))
+	if _, err := orders.InsertMany(t.Context(), docs(1)); err != nil {
+		t.Fatal(err)
+	}
+	wire.Down()
+	eventually(t, "cutting all connections", func() bool { return wire.Connections() == 0 && s.connections() == 0 })
+	if _, err := orders.InsertMany(t.Context(), docs(2)); err == nil {
+		t.Error("inserted into a server that is down")
+	}
+	same(t, "stored while it is down", s.ids(), []int{1})
+	wire.Up()
+	eventually(t, "finding the server", func() bool {
+		_, err := orders.InsertMany(t.Context(), docs(3))
+		return err == nil
+	})
+
+	// Refuse leaves the connections alone.
+	open := wire.Connections()
+	wire.Refuse()
+	if _, err := orders.InsertMany(t.Context(), docs(4)); err != nil {
+		t.Errorf("over a connection that was there before: %v", err)
+	}
+	if wire.Connections() < open {
+		t.Errorf("%d connections, %d before", wire.Connections(), open)
+	}
+}
+
+func TestCutEndsWhatIsUnderWay(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	orders := s.connect(t, wire)
+	stall := make(chan struct{})
+	s.mu.Lock()
+	s.stall = stall
+	s.mu.Unlock()
+	result := make(chan error, 1)
+	go func() {
+		_, err := orders.InsertMany(context.Background(), docs(1))
+		result <- err
+	}()
+	eventually(t, "forwarding", func() bool {
+		events := wire.Events(faultwire.Insert)
+		return len(events) == 1 && events[0].Forwarded.Happened()
+	})
+	wire.Cut()
+	if err := <-result; !mongo.IsNetworkError(err) {
+		t.Errorf("the client whose connection was cut: %v", err)
+	}
+	same(t, "stored while the server is at it", s.ids(), []int{})
+	close(stall)
+	if err := wire.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "stored when it is done", s.ids(), []int{1})
+}
+
+func TestSeveralFaultsOnOneCommand(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	orders := s.connect(t, wire)
+	var order []string
+	note := func(what string) func(context.Context, *faultwire.Request) {
+		return func(context.Context, *faultwire.Request) { order = append(order, what) }
+	}
+	rule := wire.On(faultwire.Insert).Once().Do(
+		faultwire.DropReply(), faultwire.After(note("after")), faultwire.HoldRequest(),
+		faultwire.Before(note("first")), faultwire.Before(note("second")),
+		faultwire.RewriteRequest(func(command bson.Raw) bson.Raw { return without(command, 1) }),
+		faultwire.RewriteRequest(func(command bson.Raw) bson.Raw { return without(command, 1) }),
+	)
+	rule.Release()
+	if _, err := orders.InsertMany(t.Context(), docs(1, 2, 3)); !mongo.IsNetworkError(err) {
+		t.Errorf("the client whose reply was dropped: %v", err)
+	}
+	same(t, "stored", s.ids(), []int{1})
+	same(t, "functions called", order, []string{"first", "second", "after"})
+	same(t, "the story's fault", wire.Events(faultwire.Insert)[0].Fault,
+		"drop reply, after, hold request, before, before, rewrite request, rewrite request")
+}
+
+// without removes the document at a position from an insert.
+func without(command bson.Raw, position int) bson.Raw {
+	var d bson.D
+	if err := bson.Unmarshal(command, &d); err != nil {
+		panic(err)
+	}
+	for i := range d {
+		if d[i].Key == "documents" {
+			d[i].Value = slices.Delete(d[i].Value.(bson.A), position, position+1)
+		}
+	}
+	raw, err := bson.Marshal(d)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func TestDriverRetriesLostReply(t *testing.T) {
+	for _, row := range []struct {
+		fault  faultwire.Fault
+		runs   int  // this server knows no numbers, so that it runs a retry like any other insert
+		failed bool // the retry is a duplicate
+	}{
+		{faultwire.DropReply(), 2, true},
+		{faultwire.DropRequest(), 1, false},
+	} {
+		t.Run(row.fault.String(), func(t *testing.T) {
+			t.Parallel()
+			wire := faultwire.ForTest(t)
+			s := start(t, replicaSet)
+			orders := s.connect(t, wire, options.Client().SetRetryWrites(true))
+			rule := wire.On(faultwire.Insert).Once().Do(row.fault)
+			_, err := orders.InsertMany(t.Context(), docs(1))
+			within(t, "being over", rule.Done())
+			events := wire.Events(faultwire.Insert)
+			if len(events) != 2 {
+				t.Fatalf("%d inserts were sent:\n%s", len(events), wire)
+			}
+			first, _ := events[0].TxnNumber()
+			second, ok := events[1].TxnNumber()
+			same(t, "number of the second", second, first)
+			same(t, "there is a number", ok, true)
+			same(t, "session of the second", events[1].Session(), events[0].Session())
+			same(t, "inserts run", s.count("insert"), row.runs)
+			same(t, "the retry is a duplicate", mongo.IsDuplicateKeyError(err), row.failed)
+		})
+	}
+}
+
+func TestUnacknowledged(t *testing.T) {
+	for _, row := range []struct {
+		fault  faultwire.Fault
+		stored bool
+		stands bool // the connection
+	}{
+		{faultwire.Pass(), true, true},
+		{faultwire.DropRequest(), false, false},
+		{faultwire.DropReply(), true, false},
+		{faultwire.Cut(), true, false},
+		{faultwire.CutReply(3), true, false},
+		{faultwire.Lie(faultwire.Throttled(0)), true, true},
+		{faultwire.Reply(faultwire.Throttled(0)), false, true},
+		{faultwire.HoldReply(), true, true},
+	} {
+		t.Run(row.fault.String(), func(t *testing.T) {
+			wire := faultwire.ForTest(t)
+			s := start(t)
+			orders := s.connect(t, wire)
+			w0 := orders.Clone(options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
+			rule := wire.On(faultwire.Insert).Once().Do(row.fault)
+			if _, err := w0.InsertMany(t.Context(), docs(1)); err != nil {
+				t.Fatal(err)
+			}
+			within(t, "being over", rule.Done())
+			e := wire.Events(faultwire.Insert)[0]
+			same(t, "Acknowledged", e.Acknowledged(), false)
+			same(t, "Forwarded", e.Forwarded.Happened(), row.stored)
+			same(t, "Answered, given or lost", e.Answered.Happened() || e.Given.Happened() || e.Lost.Happened(), false)
+			_, err := orders.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 5}})
+			same(t, "the connection stands", err == nil, row.stands)
+			eventually(t, "what is stored", func() bool { return (len(s.ids()) == 1) == row.stored })
+		})
+	}
+}
