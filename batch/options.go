@@ -112,6 +112,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil { // first of all: a refused Config is logged as well
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Registry == nil {
+		// Not the driver's shared one: a registry remembers how it read a struct's tags the first time, whatever the
+		// options (v2.10.0), so that a bson.Marshal elsewhere in the process would undo UseJSONStructTags.
+		c.Registry = bson.NewRegistry()
+	}
 	if c.StampField == "" {
 		c.StampField = defaultStampField
 	}
