@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
@@ -54,8 +55,22 @@ type Config struct {
 	// (w:0) is refused: it could not be told what was stored.
 	WriteConcern *writeconcern.WriteConcern
 
+	// Journal, if not nil, is the collection for the records with which a batch is undone, or its verdict is found, after
+	// its process has died; see rollback.Recover, which somebody has to run. A second collection beside it, its name with
+	// ".pages" appended, holds claimed ids. It may be in another database than the documents. Its own write concern and
+	// read preference do not matter: majority, journaled, on the primary. Defaults to nil: a batch whose process dies
+	// leaves its documents behind.
+	Journal *mongo.Collection
+	// Lease is how long a batch's owner may show no life in the journal before a recovery takes over. It beats four times
+	// as often. Defaults to 30 s.
+	Lease time.Duration
+	// Deployments names the clients of collections that are not on the journal's client; a recovery needs the same
+	// names. Defaults to nil: all are on the journal's.
+	Deployments map[string]*mongo.Client
+
 	// Rollback is the policy of the clean-up after a failure. Its WriteConcern, Logger and delays default to the
-	// Config's; its Observe is called besides the Config's.
+	// Config's; its Observe is called besides the Config's. With a journal, its Budget defaults to one minute, after
+	// which a recovery owns the rest; negative means unlimited.
 	Rollback rollback.Policy
 
 	// Logger gets what happens: chunks at debug level, repetitions and failures as warnings, an incomplete rollback
@@ -105,6 +120,7 @@ const (
 	defaultConcurrency    = 4
 	defaultCommandTimeout = 30 * time.Second
 	defaultRetryTime      = 30 * time.Second
+	minLease              = 100 * time.Millisecond
 )
 
 // withDefaults fills in the defaults and refuses what makes no sense.
@@ -143,6 +159,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.RetryTime == 0 {
 		c.RetryTime = defaultRetryTime
+	}
+	if c.Lease == 0 {
+		c.Lease = defaultLease
+	}
+	if c.Lease < minLease {
+		return c, fmt.Errorf("a Lease of %s leaves no time for a beat to arrive; %s is the least", c.Lease, minLease)
 	}
 	if c.WriteConcern == nil {
 		journal := true
