@@ -41,6 +41,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
@@ -80,7 +81,30 @@ func New(config Config) *Inserter {
 //
 // The Inserter's hooks (Logger, Progress, Observe) are called during Insert only.
 func (in *Inserter) Insert(ctx context.Context, parts ...Part) (*Result, error) {
-	r := newRun(in)
+	return in.insert(ctx, "", parts)
+}
+
+// InsertOnce is Insert with an idempotency key, of at most 512 bytes; it needs Config.Journal. A batch that was stored
+// under the same key before is not stored again: its Result is returned, ids and numbers included, with Replayed set. If
+// the key's last attempt has not ended, the error is ErrInProgress; if that attempt's process has died, a recovery ends
+// it. After an attempt that stored nothing the batch is attempted again.
+//
+// A key is remembered for the retention of the journal, see rollback.Recovery. The documents of the calls are not
+// compared, but their collections and numbers are: ErrKeyReused tells that they differ.
+func (in *Inserter) InsertOnce(ctx context.Context, key string, parts ...Part) (*Result, error) {
+	switch {
+	case in.err == nil && in.config.Journal == nil:
+		return nil, newRun(in, "").unsent(errors.New("InsertOnce needs Config.Journal, where keys are remembered"))
+	case key == "" || len(key) > maxKey || strings.ContainsRune(key, 0):
+		return nil, newRun(in, "").unsent(fmt.Errorf("the key has %d bytes; it must have 1 to %d and no NUL", len(key), maxKey))
+	}
+	return in.insert(ctx, key, parts)
+}
+
+const maxKey = 512
+
+func (in *Inserter) insert(ctx context.Context, key string, parts []Part) (*Result, error) {
+	r := newRun(in, key)
 	if err := in.check(ctx); err != nil {
 		return nil, r.unsent(err)
 	}
@@ -92,17 +116,33 @@ func (in *Inserter) Insert(ctx context.Context, parts ...Part) (*Result, error) 
 	if r.total == 0 {
 		return r.result(), nil
 	}
-	for _, before := range []func(context.Context) error{r.checkTargets, r.number} {
+	for _, before := range []func(context.Context) error{r.checkTargets, r.checkJournal} {
 		if err := before(ctx); err != nil {
 			return nil, r.unsent(err)
 		}
 	}
+	if key != "" {
+		if result, err := r.replay(ctx); err != nil {
+			return nil, r.unsent(err)
+		} else if result != nil {
+			return result, nil
+		}
+	}
+	for _, before := range []func(context.Context) error{r.number, r.openJournal} {
+		if err := before(ctx); err != nil {
+			return nil, r.unsent(err)
+		}
+	}
+	defer r.release()
 	r.insert(ctx)
 	if r.failure == nil {
-		r.commit(ctx)
-		return r.result(), nil
+		r.commitJournal(ctx)
 	}
-	return nil, r.rollBack(ctx)
+	if r.failure != nil {
+		return nil, r.rollBack(ctx)
+	}
+	r.commit(ctx)
+	return r.result(), nil
 }
 
 func (in *Inserter) check(ctx context.Context) error {

@@ -78,6 +78,9 @@ func (e DocumentError) Unwrap() error { return e.Err }
 type Error struct {
 	// BatchID is the id of the attempt, which the batch's stamped documents carry.
 	BatchID bson.ObjectID
+	// JournalID is the id of the batch's journal record, for Inserter.Resolve: the key given to InsertOnce, or the hex
+	// form of BatchID. Empty without a journal.
+	JournalID string
 	// Total is the number of documents in the batch.
 	Total int
 	// Cause is why the batch failed: the first error that could not be repeated away, the end of the caller's context
@@ -98,6 +101,14 @@ type Error struct {
 // RolledBack reports whether nothing of the batch is in the database, now and later, under the condition that the
 // package comment states for late writes.
 func (e *Error) RolledBack() bool {
+	return !e.Unresolved() && e.nothingLeft()
+}
+
+// Unresolved reports whether all documents are stored but the commit's answer was lost (ErrCommitUnknown): the batch is
+// then either committed, or a recovery will remove it. Only batches with a journal can be Unresolved.
+func (e *Error) Unresolved() bool { return errors.Is(e.Cause, ErrCommitUnknown) }
+
+func (e *Error) nothingLeft() bool {
 	return e.Incomplete == nil || len(e.Leftovers()) == 0 && errors.Is(e.Incomplete, rollback.ErrExcess)
 }
 
@@ -118,6 +129,8 @@ func (e *Error) Error() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "batch %s of %d documents ", e.BatchID.Hex(), e.Total)
 	switch {
+	case e.Unresolved():
+		fmt.Fprintf(&text, "is stored, but its verdict is not known: ask Resolve(%q) later; a recovery removes it whole if it was not committed: ", e.JournalID)
 	case !e.Sent:
 		text.WriteString("was not stored, nothing was written: ")
 	case e.Incomplete == nil:

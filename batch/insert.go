@@ -29,6 +29,7 @@ type run struct {
 	halt  context.CancelFunc
 
 	sessions sessions
+	ledger   *ledger // nil without a journal
 
 	state   sync.Mutex // protects the rest while inserts run
 	failure error
@@ -51,9 +52,12 @@ type chunk struct {
 	documents []*document
 }
 
-func newRun(in *Inserter) *run {
+func newRun(in *Inserter, key string) *run {
 	r := &run{config: &in.config, targets: &in.targets}
 	r.hooks = hooks{config: &in.config, id: randomID()}
+	if in.config.Journal != nil {
+		r.ledger = newLedger(&in.config, r.id, key)
+	}
 	return r
 }
 
@@ -63,6 +67,7 @@ func (r *run) unsent(err error) error {
 	if !errors.As(err, &failed) {
 		failed = &Error{BatchID: r.id, Total: r.total, Cause: err}
 	}
+	failed.JournalID = r.journalID()
 	r.tell(Event{Kind: Failed, Documents: r.total, Err: failed.Cause})
 	return failed
 }

@@ -12,6 +12,11 @@ type Result struct {
 	Inserted int
 	// Parts has one entry for each part of the call, in its order.
 	Parts []PartResult
+	// JournalID is the id of the batch's journal record: the key given to InsertOnce, or the hex form of BatchID. Empty
+	// without a journal.
+	JournalID string
+	// Replayed says that the batch was stored by an earlier call with the same key, and that this one wrote nothing.
+	Replayed bool
 	// Warnings are what went wrong after everything was stored: stamps that could not be removed. Nil if nothing did.
 	Warnings []error
 }
@@ -28,7 +33,7 @@ type PartResult struct {
 }
 
 func (r *run) result() *Result {
-	result := &Result{BatchID: r.id, Inserted: r.total, Parts: make([]PartResult, len(r.parts)), Warnings: r.warnings}
+	result := &Result{BatchID: r.id, JournalID: r.journalID(), Inserted: r.total, Parts: make([]PartResult, len(r.parts)), Warnings: r.warnings}
 	for i, p := range r.parts {
 		stored := PartResult{Collection: p.namespace, IDs: make([]any, len(p.documents))}
 		for j := range p.documents {

@@ -23,6 +23,7 @@ type sending struct {
 	delays  *retry.Delays
 	until   time.Time // when repeating ends; zero before the first repetition
 	pending []*document
+	paged   bool // the claimed ids are in the journal
 }
 
 // answer is what one command's outcome asks for.
@@ -50,6 +51,11 @@ func (r *run) send(c chunk) {
 	defer func() { r.sessions.give(s.session) }()
 	for {
 		if r.gate.Enter(r.going) != nil {
+			return
+		}
+		if err := s.mayInsert(); err != nil {
+			r.gate.Leave(false)
+			r.fail(err)
 			return
 		}
 		a := s.attempt()

@@ -27,9 +27,9 @@ func checkNamespace(coll *mongo.Collection) error {
 
 // checkedTargets remembers which collections are known to be fit for a batch.
 type checkedTargets struct {
-	mu   sync.Mutex // protects fit
+	mu   sync.Mutex // protects the rest
 	fit  map[*mongo.Client]map[string]bool
-	mesh map[*mongo.Client]bool // whether the client talks to a sharded cluster
+	info map[*mongo.Client]serverInfo
 }
 
 // check refuses collections on which all-or-nothing cannot be kept: views cannot be written to, a capped collection
@@ -78,26 +78,34 @@ func fitFor(spec mongo.CollectionSpecification) error {
 	return nil
 }
 
-// sharded asks once for each client whether it talks to a sharded cluster.
-func (c *checkedTargets) sharded(ctx context.Context, client *mongo.Client) (bool, error) {
+// serverInfo is what a batch has to know of the servers behind a client.
+type serverInfo struct {
+	sharded bool
+	set     string // name of the replica set, if it is one
+}
+
+// server asks once for each client.
+func (c *checkedTargets) server(ctx context.Context, client *mongo.Client) (serverInfo, error) {
 	c.mu.Lock()
-	sharded, known := c.mesh[client]
+	info, known := c.info[client]
 	c.mu.Unlock()
 	if known {
-		return sharded, nil
+		return info, nil
 	}
 	hello, err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
 	if err != nil {
-		return false, err
+		return serverInfo{}, err
 	}
 	msg, _ := hello.Lookup("msg").StringValueOK()
+	info.sharded = msg == "isdbgrid"
+	info.set, _ = hello.Lookup("setName").StringValueOK()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mesh == nil {
-		c.mesh = make(map[*mongo.Client]bool)
+	if c.info == nil {
+		c.info = make(map[*mongo.Client]serverInfo)
 	}
-	c.mesh[client] = msg == "isdbgrid"
-	return c.mesh[client], nil
+	c.info[client] = info
+	return info, nil
 }
 
 // checkTargets makes the checks that need the server, still before anything is written.
@@ -112,11 +120,11 @@ func (r *run) checkTargets(ctx context.Context) error {
 		if r.config.Stamp != StampNone || p.shardKey != nil || !p.claims() {
 			continue
 		}
-		sharded, err := r.targets.sharded(ctx, p.coll.Database().Client())
+		server, err := r.targets.server(ctx, p.coll.Database().Client())
 		if err != nil {
 			return fmt.Errorf("cannot tell whether %s is sharded, which matters for StampNone: %w", p.namespace, err)
 		}
-		if sharded {
+		if server.sharded {
 			return fmt.Errorf("%s is on a sharded cluster, where an _id is unique per shard only: name its shard key with Part.ShardKey, or let the documents be stamped", p.namespace)
 		}
 	}

@@ -36,15 +36,25 @@ func (r *run) rollBack(ctx context.Context) error {
 		}
 		return a.Index - b.Index
 	})
+	failed.JournalID = r.journalID()
+	if failed.Unresolved() {
+		return failed
+	}
+	r.abortJournal(ctx)
 	targets, maybe := r.undoTargets()
 	if len(targets) == 0 {
+		r.closeJournal(ctx, false, nil)
 		return failed
 	}
 	r.tell(Event{Kind: RollbackStarted, Documents: maybe})
 	r.progress(RollingBack, 0)
 	policy := r.config.Rollback
+	if r.ledger != nil && policy.Budget == 0 {
+		policy.Budget = defaultJournaledBudget
+	}
 	policy.Observe = r.rollbackEvent
 	failed.Rollback, failed.Incomplete = rollback.Undo(ctx, policy, targets...)
+	r.closeJournal(ctx, slices.ContainsFunc(targets, func(t rollback.Target) bool { return t.Late }), failed.Incomplete)
 	if failed.Incomplete != nil {
 		r.tell(Event{Kind: Incomplete, Documents: len(failed.Leftovers()), Err: failed.Incomplete})
 	} else {

@@ -159,6 +159,12 @@ func byID(id string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}
 }
 
+// unchanged selects a record as long as nobody has changed its state. The attempt is part of it because a key can be used
+// again after an abort, and the record of the new attempt counts its versions from 1 too.
+func unchanged(from Record) bson.D {
+	return append(byID(from.ID), bson.E{Key: "attempt", Value: from.Attempt}, bson.E{Key: "version", Value: from.Version})
+}
+
 // Change is one compare-and-set: from is the record as the writer knows it.
 type Change struct {
 	To    State
@@ -172,7 +178,7 @@ type Change struct {
 // Swap makes a change and returns the record as it is afterwards. It returns ErrLost, and changes nothing, if the record
 // is not in from's state and version any more. After a lost answer it looks whether its own write arrived.
 func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record, error) {
-	filter := append(byID(from.ID), bson.E{Key: "state", Value: string(from.State)}, bson.E{Key: "version", Value: from.Version})
+	filter := append(unchanged(from), bson.E{Key: "state", Value: string(from.State)})
 	if change.Beat {
 		filter = append(filter, bson.E{Key: "beat", Value: from.Beat})
 	}
@@ -208,7 +214,7 @@ func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record,
 
 // beat counts the record's beat up. It returns ErrLost if the version is another one.
 func (j *Journal) beat(ctx context.Context, from Record) error {
-	filter := append(byID(from.ID), bson.E{Key: "version", Value: from.Version}, bson.E{Key: "owner", Value: from.Owner})
+	filter := append(unchanged(from), bson.E{Key: "owner", Value: from.Owner})
 	return j.repeat(ctx, func(ctx context.Context) error {
 		result, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}})
 		if err == nil && result.MatchedCount == 0 {
@@ -220,7 +226,7 @@ func (j *Journal) beat(ctx context.Context, from Record) error {
 
 // Note sets fields of a record that do not decide anything, if it is still as from says.
 func (j *Journal) Note(ctx context.Context, from Record, set bson.D) error {
-	filter := append(byID(from.ID), bson.E{Key: "version", Value: from.Version})
+	filter := unchanged(from)
 	return j.repeat(ctx, func(ctx context.Context) error {
 		_, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$set", Value: set}})
 		return err
@@ -254,7 +260,7 @@ func (j *Journal) Remove(ctx context.Context, record Record) error {
 		if _, err := j.pages.DeleteMany(ctx, pagesOf(record.Attempt, "")); err != nil {
 			return err
 		}
-		_, err := j.heads.DeleteOne(ctx, append(byID(record.ID), bson.E{Key: "version", Value: record.Version}))
+		_, err := j.heads.DeleteOne(ctx, unchanged(record))
 		return err
 	})
 }
