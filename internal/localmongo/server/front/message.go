@@ -45,8 +45,29 @@ func read(r io.Reader) (message, error) {
 
 // plan is how a request has to be treated.
 type plan struct {
-	turn   bool // it must be alone with the backend
+	needs  needs
 	silent bool // its sender expects no answer
+}
+
+// needs is what must hold while a command is with the backend.
+type needs int
+
+const (
+	nothing   needs = iota
+	turn            // no other command with a turn, and the collection stays
+	structure       // the collection stays
+	emptiness       // no command that needs its collection
+)
+
+// commands lists those that need something, in lower case. Servers match names exactly, but for some old spellings in
+// lower case; to ignore the case altogether can only slow down a command that they do not know.
+var commands = map[string]needs{
+	"findandmodify": turn,
+	"update":        turn,
+	"delete":        turn,
+	"insert":        structure,
+	"drop":          emptiness,
+	"dropdatabase":  emptiness,
 }
 
 // inspect decides how to treat a request. It clears the flag by which a client allows several answers to one request,
@@ -79,15 +100,7 @@ func inspect(m message) (plan, error) {
 		return plan{}, err
 	}
 	binary.LittleEndian.PutUint32(body, flags&^flagExhaustAllowed)
-	return plan{turn: needsTurn(name), silent: flags&flagMoreToCome != 0}, nil
-}
-
-// needsTurn says whether a command reads documents and writes them back. Servers match names exactly, except for
-// the old spelling findandmodify; ignoring the case altogether can only give the turn to an unknown command.
-func needsTurn(command string) bool {
-	return strings.EqualFold(command, "findAndModify") ||
-		strings.EqualFold(command, "update") ||
-		strings.EqualFold(command, "delete")
+	return plan{needs: commands[strings.ToLower(name)], silent: flags&flagMoreToCome != 0}, nil
 }
 
 var errShort = errors.New("front: message too short")
