@@ -19,6 +19,7 @@ type conn struct {
 	id     int64
 	app    string       // appName from the client's metadata; only the connection's goroutine uses it
 	last   atomic.Int32 // id of the last reply
+	ended  int64        // Server.ended at the last hello; guarded by Server.mu
 }
 
 func newConn(s *Server, m *member, c net.Conn, id int64) *conn {
@@ -30,6 +31,8 @@ func (c *conn) run() {
 		_ = c.conn.Close() // closing twice is all that can fail here
 		c.server.mu.Lock()
 		delete(c.server.conns, c)
+		c.server.ended++
+		c.server.notify()
 		c.server.mu.Unlock()
 	}()
 	for {

@@ -83,6 +83,7 @@ type Server struct {
 	closed   bool
 	conns    map[*conn]bool
 	lastConn int64
+	ended    int64 // connections that are gone
 	random   *rand.Rand
 	serial   uint64
 
