@@ -3,6 +3,8 @@ package idgen_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -16,7 +18,16 @@ import (
 	"github.com/intact-go/intact/internal/servertest"
 )
 
-func TestMain(m *testing.M) { servertest.Main(m) }
+func TestMain(m *testing.M) {
+	if kind := os.Getenv(envKind); kind != "" {
+		if err := child(kind); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	servertest.Main(m)
+}
 
 // testContext bounds a test that would otherwise wait for ever.
 func testContext(t testing.TB) context.Context {
