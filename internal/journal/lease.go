@@ -29,13 +29,13 @@ type Lease struct {
 func (j *Journal) Hold(record Record, written time.Time) *Lease {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Lease{journal: j, stop: cancel, stopped: make(chan struct{}), record: record, fresh: written}
-	go l.run(ctx)
+	go l.run(ctx, max(record.Lease()/beatsPerLease, time.Millisecond))
 	return l
 }
 
-func (l *Lease) run(ctx context.Context) {
+func (l *Lease) run(ctx context.Context, interval time.Duration) {
 	defer close(l.stopped)
-	ticker := time.NewTicker(max(l.record.Lease()/beatsPerLease, time.Millisecond))
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
