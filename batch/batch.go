@@ -113,7 +113,7 @@ func (in *Inserter) insert(ctx context.Context, key string, parts []Part) (*Resu
 		return nil, r.unsent(err)
 	}
 	r.tell(Event{Kind: Prepared, Documents: r.total})
-	if r.total == 0 {
+	if r.total == 0 && !r.streams {
 		return r.result(), nil
 	}
 	for _, before := range []func(context.Context) error{r.checkTargets, r.checkJournal} {
@@ -139,7 +139,11 @@ func (in *Inserter) insert(ctx context.Context, key string, parts []Part) (*Resu
 		r.commitJournal(ctx)
 	}
 	if r.failure != nil {
-		return nil, r.rollBack(ctx)
+		err := r.rollBack(ctx)
+		if r.panicked != nil {
+			panic(r.panicked)
+		}
+		return nil, err
 	}
 	r.commit(ctx)
 	return r.result(), nil

@@ -44,8 +44,10 @@ func (p Phase) String() string {
 // While rolling back, Done counts deleted documents and need not reach Total, because a document whose insert was
 // refused or whose answer was lost may not be there.
 type Progress struct {
-	Phase       Phase
-	Done, Total int
+	Phase Phase
+	Done  int
+	// Total is 0 while it is not known, because the batch has a stream.
+	Total int
 }
 
 // EventKind names an event of a batch's life.
@@ -121,9 +123,10 @@ type Event struct {
 type hooks struct {
 	config *Config
 	id     bson.ObjectID
-	total  int
 
 	mu     sync.Mutex // protects the rest and makes calls one at a time
+	total  int        // documents; of a stream those that were read
+	open   bool       // a stream has not ended, so that total is not final
 	phase  Phase
 	done   int
 	broken bool
@@ -162,7 +165,32 @@ func (h *hooks) progress(phase Phase, n int) {
 		return
 	}
 	h.done = min(h.done+n, h.total)
-	h.call(func() { h.config.Progress(Progress{Phase: h.phase, Done: h.done, Total: h.total}) })
+	now := Progress{Phase: h.phase, Done: h.done, Total: h.total}
+	if h.open {
+		now.Total = 0
+	}
+	h.call(func() { h.config.Progress(now) })
+}
+
+// closeTotal says that every stream was read to its end, or will be read no further.
+func (h *hooks) closeTotal() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open = false
+}
+
+// size returns how many documents the batch has, as far as they were read.
+func (h *hooks) size() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.total
+}
+
+// addTotal counts a document of a stream as it is read.
+func (h *hooks) addTotal() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.total++
 }
 
 func (h *hooks) call(hook func()) {

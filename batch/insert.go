@@ -20,8 +20,11 @@ type run struct {
 	config   *Config
 	targets  *checkedTargets
 	parts    []*part
+	streams  bool // one of the parts is a stream
+	mint     mint
 	gate     *retry.Gate
 	warnings []error
+	panicked any // what a stream's source panicked with
 
 	// going is done when no further insert may start: when the caller's context ends or the batch has failed. Insert
 	// commands themselves never run on it, because to cancel them would turn known outcomes into unknown ones.
@@ -86,53 +89,69 @@ func (r *run) insert(ctx context.Context) {
 	r.going, r.halt = context.WithCancel(ctx)
 	defer r.halt()
 	r.gate = retry.NewGate(r.config.Concurrency)
-	chunks := r.chunks()
+	source := r.produce
 	for attempt := 1; ; attempt++ {
-		r.dispatch(chunks)
+		r.dispatch(source)
 		if r.failure == nil && ctx.Err() != nil && !r.complete() {
 			r.fail(ended(ctx))
 		}
 		if r.failure != nil || len(r.clashed) == 0 {
 			break
 		}
-		chunks = r.renumber(ctx, attempt)
+		chunks := r.renumber(ctx, attempt)
+		source = func(start func(chunk)) { r.startAll(chunks, start) }
 	}
 	if r.failure == nil && !r.complete() {
 		r.fail(errors.New("not every document was acknowledged")) // cannot happen; never call it a success
 	}
 }
 
-// dispatch sends the chunks, so many at a time as configured, and returns when none is running.
-func (r *run) dispatch(chunks []chunk) {
-	if len(chunks) == 1 { // one command needs no machinery
-		r.send(chunks[0])
+// dispatch sends the chunks of a source, so many at a time as configured, and returns when none is running.
+func (r *run) dispatch(source func(start func(chunk))) {
+	if r.total <= r.config.ChunkSize && len(r.parts) == 1 && !r.streams { // one command needs no machinery
+		source(r.send)
 		return
 	}
 	var group errgroup.Group
 	group.SetLimit(r.config.Concurrency)
-	for _, c := range chunks {
-		if r.going.Err() != nil {
-			break
+	defer func() {
+		// Whatever a source of the caller's panics with, what is running ends first, and is undone.
+		if r.panicked = recover(); r.panicked != nil {
+			r.fail(errors.New("the source of documents panicked"))
 		}
+		_ = group.Wait() // send reports through r.fail
+	}()
+	source(func(c chunk) {
 		group.Go(func() error {
 			r.send(c)
 			return nil
 		})
-	}
-	_ = group.Wait() // send reports through r.fail
+	})
 }
 
-// chunks cuts the parts into insert commands by count and bytes.
-func (r *run) chunks() []chunk {
-	var all []chunk
+// produce starts the chunks of all parts in order.
+func (r *run) produce(start func(chunk)) {
 	for _, p := range r.parts {
+		if p.stream != nil {
+			r.pull(p, start)
+			continue
+		}
 		pointers := make([]*document, len(p.documents))
 		for i := range p.documents {
 			pointers[i] = &p.documents[i]
 		}
-		all = append(all, r.cut(p, pointers)...)
+		r.startAll(r.cut(p, pointers), start)
 	}
-	return all
+	r.closeTotal()
+}
+
+func (r *run) startAll(chunks []chunk, start func(chunk)) {
+	for _, c := range chunks {
+		if r.going.Err() != nil {
+			return
+		}
+		start(c)
+	}
 }
 
 func (r *run) cut(p *part, documents []*document) []chunk {
@@ -162,7 +181,7 @@ func (r *run) fail(err error, refused ...DocumentError) {
 	r.state.Unlock()
 	r.halt()
 	if first {
-		r.tell(Event{Kind: Failed, Documents: r.total, Err: err})
+		r.tell(Event{Kind: Failed, Documents: r.size(), Err: err})
 	}
 }
 
@@ -193,7 +212,7 @@ func (r *run) renumber(ctx context.Context, attempt int) []chunk {
 			return nil
 		}
 		for i, d := range documents {
-			p.values[which][d.index] = values[i]
+			d.numbers[which] = values[i]
 			if err := p.placeNumber(d, which, encode); err != nil {
 				r.fail(ErrInvalidDocuments, p.refuse(d, err))
 				return nil

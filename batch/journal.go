@@ -97,7 +97,7 @@ func (r *run) checkJournal(context.Context) error {
 			return fmt.Errorf("%s: %w", p.namespace, err)
 		}
 		if r.config.Stamp == StampNone && p.claims() {
-			return fmt.Errorf("%s: with a journal, documents with claimed ids need the stamp: after a crash nothing else would prove whose they are", p.namespace)
+			return fmt.Errorf("%s: %w", p.namespace, errUnstamped)
 		}
 	}
 	return nil
@@ -156,7 +156,8 @@ func (r *run) sameBatch(have journal.Record) error {
 		return fmt.Errorf("%w: that had %d parts, not %d", ErrKeyReused, len(have.Targets), len(r.parts))
 	}
 	for i, p := range r.parts {
-		if t := have.Targets[i]; t.Namespace() != p.namespace || t.Documents != int64(len(p.documents)) {
+		t := have.Targets[i]
+		if t.Namespace() != p.namespace || p.stream == nil && t.Documents != int64(len(p.documents)) {
 			return fmt.Errorf("%w: part %d of that had %d documents for %s, not %d for %s",
 				ErrKeyReused, i, t.Documents, t.Namespace(), len(p.documents), p.namespace)
 		}
@@ -204,15 +205,15 @@ func (r *run) journalTarget(ctx context.Context, p *part) (journal.Target, error
 	}
 	target := journal.Target{Deployment: name, Set: server.set, Database: p.coll.Database().Name(), Collection: p.coll.Name(), Documents: int64(len(p.documents))}
 	// That a minted id turns out to be somebody else's (64 random bits in the same second) is not journaled.
-	var minted ranges
+	var minted track
 	for i := range p.documents {
 		if d := &p.documents[i]; d.minted {
-			minted.add(d.id().ObjectID(), false)
+			minted.list(p, d)
 		} else {
 			target.Claimed++
 		}
 	}
-	for _, run := range minted.list {
+	for _, run := range minted.ranges() {
 		target.Minted = append(target.Minted, journal.Run{First: run.First, Count: int64(run.Count)})
 	}
 	return target, nil
@@ -281,6 +282,12 @@ func (r *run) commitJournal(ctx context.Context) {
 		}
 		change.Set = bson.D{{Key: "results", Value: results}}
 	}
+	if r.streams { // now it is known how many documents there are
+		for i, p := range r.parts {
+			l.record.Targets[i].Documents = int64(p.size())
+		}
+		change.Set = append(change.Set, bson.E{Key: "targets", Value: l.record.Targets})
+	}
 	if err := l.lease.Check(ctx); err != nil {
 		r.fail(r.fenced(err))
 		return
@@ -302,6 +309,10 @@ func (r *run) storeResult(ctx context.Context) ([]journal.Result, error) {
 	results := make([]journal.Result, len(r.parts))
 	pages := 0
 	for i, p := range r.parts {
+		if p.stream != nil {
+			results[i].Streamed = true
+			continue
+		}
 		var err error
 		if !p.claims() {
 			results[i].IDs = journal.Column{Minted: true}
@@ -316,8 +327,8 @@ func (r *run) storeResult(ctx context.Context) ([]journal.Result, error) {
 		}
 		for which, number := range p.numbers {
 			values := make([]bson.RawValue, len(p.documents))
-			for j, value := range p.values[which] {
-				if values[j], err = encode.value(value); err != nil {
+			for j := range p.documents {
+				if values[j], err = encode.value(p.documents[j].numbers[which]); err != nil {
 					return nil, err
 				}
 			}
@@ -435,11 +446,17 @@ func loadResult(ctx context.Context, j *journal.Journal, record journal.Record) 
 	}
 	result := &Result{BatchID: record.Attempt, JournalID: record.ID, Parts: make([]PartResult, len(record.Targets)), Replayed: true}
 	for i, target := range record.Targets {
+		part := PartResult{Collection: target.Namespace(), Inserted: int(target.Documents)}
+		result.Inserted += part.Inserted
+		if record.Results[i].Streamed {
+			result.Parts[i] = part
+			continue
+		}
 		ids, err := j.LoadColumn(ctx, record, i, record.Results[i].IDs)
 		if err != nil {
 			return nil, err
 		}
-		part := PartResult{Collection: target.Namespace(), IDs: decodeAll(ids)}
+		part.IDs = decodeAll(ids)
 		for _, number := range record.Results[i].Numbers {
 			values, err := j.LoadColumn(ctx, record, i, number.Values)
 			if err != nil {
@@ -450,7 +467,6 @@ func loadResult(ctx context.Context, j *journal.Journal, record journal.Record) 
 			}
 			part.Numbers[number.Field] = decodeAll(values)
 		}
-		result.Inserted += len(ids)
 		result.Parts[i] = part
 	}
 	return result, nil

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/intact-go/intact/rollback"
 )
 
 // mint makes ObjectIDs that nobody else can make, one after the other: 4 bytes of time, then 5 random bytes and a random
@@ -47,23 +45,4 @@ func counterOf(id bson.ObjectID) int {
 // follows reports whether b is the id after a in the same block.
 func follows(a, b bson.ObjectID) bool {
 	return [9]byte(a[:9]) == [9]byte(b[:9]) && counterOf(b) == counterOf(a)+1
-}
-
-// ranges collects minted ids, given in the order in which they were minted, into as few ranges as there are gaps.
-type ranges struct {
-	list []rollback.Range
-	last bson.ObjectID
-}
-
-func (r *ranges) add(id bson.ObjectID, foreign bool) {
-	n := len(r.list)
-	if n == 0 || !follows(r.last, id) {
-		r.list = append(r.list, rollback.Range{First: id})
-		n++
-	}
-	r.last = id
-	r.list[n-1].Count++
-	if foreign {
-		r.list[n-1].Except = append(r.list[n-1].Except, id)
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -34,8 +36,9 @@ type Proposer interface {
 // Part is what a batch stores in one collection. It is made by Into. Its methods return a changed copy.
 type Part struct {
 	coll     *mongo.Collection
-	count    int
-	at       func(i int) any // the i-th document
+	count    int                   // of documents; 0 for a stream
+	at       func(i int) any       // the i-th document
+	stream   iter.Seq2[any, error] // nil for a slice
 	numbers  []numbering
 	shardKey []string
 	err      error // what is wrong with the calls that made it
@@ -58,6 +61,51 @@ func Into[T any](coll *mongo.Collection, documents []T) Part {
 		part.err = errors.New("no collection")
 	}
 	return part
+}
+
+// Stream makes the part of a batch that stores the documents of a source which are not all in memory. A document is what
+// it is for Into. The batch holds a few chunks of documents at a time, and of those that are stored nothing but, for
+// claimed ids, the ids.
+//
+// Less can be promised beforehand: a document that is not fit to be stored is only found when it is read, when others are
+// stored already, which are then rolled back; the same _id twice is found by the server; numbers are reserved chunk by
+// chunk, still in the order of the documents. PartResult has the number of documents, not their ids. An error of the
+// source fails the batch.
+//
+// The source is read by the goroutine that called Insert, once, and no further after a failure; Insert returns only after
+// it has returned. If it panics, the batch is rolled back first.
+func Stream[T any](coll *mongo.Collection, documents iter.Seq2[T, error]) Part {
+	part := Part{coll: coll}
+	if coll == nil {
+		part.err = errors.New("no collection")
+	}
+	if documents == nil {
+		part.err = errors.Join(part.err, errors.New("no source of documents"))
+		return part
+	}
+	part.stream = func(yield func(any, error) bool) {
+		for document, err := range documents {
+			if !yield(document, err) {
+				return
+			}
+		}
+	}
+	return part
+}
+
+// Each turns a function that returns one document after the other, and io.EOF after the last, into a source for Stream.
+func Each[T any](next func() (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for {
+			document, err := next()
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if !yield(document, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // Number has every document's field set to the next value of sequence, in the order of the documents. The field may be

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/intact-go/intact/internal/outcome"
 )
@@ -21,8 +23,9 @@ const maxDocument = 16 << 20
 
 // document is one document of a batch, from encoding to verdict.
 type document struct {
-	raw   bson.Raw // as it will be stored
-	index int      // in the caller's slice
+	raw     bson.Raw // as it will be stored
+	numbers []any    // its value for each of the part's numberings
+	index   int      // in the caller's slice, or in the stream
 
 	minted  bool // the batch made its _id
 	stamped bool // it carries the stamp
@@ -32,6 +35,8 @@ type document struct {
 	sent    bool // an insert command with it has left
 	unsure  bool // the answer to a sending was lost: another copy may still arrive
 	foreign bool // its minted _id belongs to somebody else after all
+
+	entry entry // what the part's track has about it; protected by run.state
 }
 
 func (d *document) id() bson.RawValue { return d.raw.Lookup("_id") }
@@ -44,22 +49,16 @@ type part struct {
 	Part
 	position  int
 	namespace string
-	documents []document
-	values    [][]any           // by numbering and document
+	documents []document        // of a slice; a stream's are in its chunks
 	inserts   *mongo.Collection // with the batch's write concern, and encoding nothing anew
+	read      int               // documents of a stream so far
+	ended     bool              // the stream was read to its end
+	track     track
 }
 
-// prepare encodes and checks all documents. It sends nothing. The error is an *Error that names every bad document.
+// prepare declares the parts, and encodes and checks all documents that are in memory. It sends nothing. The error is an
+// *Error that names every bad document, or says what is wrong with a part.
 func (r *run) prepare(parts []Part) error {
-	encode := newEncoder(r.config.Registry, r.config.BSONOptions)
-	var minter mint
-	var bad []DocumentError
-	seen := make(map[*mongo.Client]map[string]map[string]int) // claimed ids, by client and collection: first index
-	total := 0
-	for _, p := range parts {
-		total += p.count
-	}
-	r.total = total
 	for position, declared := range parts {
 		if declared.err == nil {
 			declared.err = checkNamespace(declared.coll)
@@ -67,38 +66,43 @@ func (r *run) prepare(parts []Part) error {
 		if declared.err != nil {
 			return fmt.Errorf("part %d: %w", position, declared.err)
 		}
-		p := r.newPart(position, declared)
+		r.addPart(position, declared)
+	}
+	var bad []DocumentError
+	twins := make(map[*mongo.Client]map[string]map[string]int) // claimed ids, by client and collection: first index
+	for _, p := range r.parts {
+		errs := r.encodeAll(p)
 		client := p.coll.Database().Client()
-		if seen[client] == nil {
-			seen[client] = make(map[string]map[string]int)
+		if twins[client] == nil {
+			twins[client] = make(map[string]map[string]int)
 		}
-		if seen[client][p.namespace] == nil {
-			seen[client][p.namespace] = make(map[string]int)
+		if twins[client][p.namespace] == nil {
+			twins[client][p.namespace] = make(map[string]int)
 		}
-		twins := seen[client][p.namespace]
 		for i := range p.documents {
 			d := &p.documents[i]
-			d.index = i
-			err := r.prepareDocument(p, d, encode, &minter)
-			if err == nil && !d.minted && !p.numbersID() {
-				err = noTwin(twins, d)
+			err := errs[i]
+			switch {
+			case err != nil:
+			case d.minted:
+				d.setMinted(r.mint.id())
+			case !p.numbersID():
+				err = noTwin(twins[client][p.namespace], d)
 			}
 			if err != nil {
 				bad = append(bad, p.refuse(d, err))
 			}
-			r.progress(Preparing, 1)
 		}
 	}
 	return r.refused(bad)
 }
 
-func (r *run) newPart(position int, declared Part) *part {
+func (r *run) addPart(position int, declared Part) {
 	p := &part{
 		Part:      declared,
 		position:  position,
 		namespace: namespace(declared.coll),
 		documents: make([]document, declared.count),
-		values:    make([][]any, len(declared.numbers)),
 		inserts: declared.coll.Clone(options.Collection().
 			SetWriteConcern(r.config.WriteConcern).
 			SetReadConcern(readconcern.Local()).
@@ -107,7 +111,9 @@ func (r *run) newPart(position int, declared Part) *part {
 			SetBSONOptions(&options.BSONOptions{})),
 	}
 	r.parts = append(r.parts, p)
-	return p
+	r.total += declared.count
+	r.streams = r.streams || p.stream != nil
+	r.open = r.streams
 }
 
 // refused makes the error of documents that were refused before anything was sent; nil if there are none.
@@ -136,13 +142,46 @@ func (p *part) numbersID() bool {
 	return false
 }
 
-// prepareDocument gives a document its final bytes, with a zero in the place of each number.
-func (r *run) prepareDocument(p *part, d *document, encode *encoder, minter *mint) error {
-	raw, err := encode.encode(p.at(d.index))
+// encodeAll gives a slice's documents their final bytes but for minted ids and numbers, on all processors. It returns
+// one error, or nil, for each.
+func (r *run) encodeAll(p *part) []error {
+	const segment = 1_000
+	errs := make([]error, len(p.documents))
+	encodeSegment := func(from int, encode *encoder) {
+		to := min(from+segment, len(p.documents))
+		for i := from; i < to; i++ {
+			p.documents[i].index = i
+			errs[i] = r.encode(p, &p.documents[i], p.at(i), encode)
+		}
+		r.progress(Preparing, to-from)
+	}
+	if len(p.documents) <= segment {
+		if len(p.documents) > 0 {
+			encodeSegment(0, newEncoder(r.config.Registry, r.config.BSONOptions))
+		}
+		return errs
+	}
+	var group errgroup.Group
+	workers := runtime.GOMAXPROCS(0)
+	for w := range workers {
+		group.Go(func() error {
+			encode := newEncoder(r.config.Registry, r.config.BSONOptions)
+			for from := w * segment; from < len(p.documents); from += workers * segment {
+				encodeSegment(from, encode)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // encodeSegment reports through errs
+	return errs
+}
+
+// encode gives a document its final bytes, with zeros in the place of a minted _id and of numbers.
+func (r *run) encode(p *part, d *document, value any, encode *encoder) error {
+	raw, err := encode.encode(value)
 	if err != nil {
 		return err
 	}
-	zero := bson.RawValue{Type: bson.TypeInt64, Value: make([]byte, 8)}
 	for _, n := range p.numbers {
 		if raw, err = setField(raw, n.path, zero, false); err != nil {
 			return fmt.Errorf("number for field %q: %w", n.field, err)
@@ -154,9 +193,11 @@ func (r *run) prepareDocument(p *part, d *document, encode *encoder, minter *min
 	}
 	d.minted = !hasID
 	d.stamped = r.config.Stamp == StampAll || r.config.Stamp == StampClaimed && hasID
-	d.raw = r.assemble(raw, d, minter)
+	d.raw = r.assemble(raw, d)
 	return checkSize(d.raw)
 }
+
+var zero = bson.RawValue{Type: bson.TypeInt64, Value: make([]byte, 8)} // never written to
 
 // checkFields checks what would make the document unfit, and reports whether it has an _id.
 func (r *run) checkFields(raw bson.Raw) (hasID bool, err error) {
@@ -179,11 +220,13 @@ func (r *run) checkFields(raw bson.Raw) (hasID bool, err error) {
 	return hasID, nil
 }
 
-// assemble puts a minted _id in front and the stamp at the end.
-func (r *run) assemble(raw bson.Raw, d *document, minter *mint) bson.Raw {
+const idElement = 1 + len("_id") + 1 + 12 // bytes of an _id that is an ObjectID
+
+// assemble puts room for a minted _id in front and the stamp at the end.
+func (r *run) assemble(raw bson.Raw, d *document) bson.Raw {
 	size := len(raw)
 	if d.minted {
-		size += 1 + len("_id") + 1 + 12
+		size += idElement
 	}
 	if d.stamped {
 		size += 1 + len(r.config.StampField) + 1 + 12
@@ -191,10 +234,9 @@ func (r *run) assemble(raw bson.Raw, d *document, minter *mint) bson.Raw {
 	out := make([]byte, 4, size)
 	binary.LittleEndian.PutUint32(out, uint32(size))
 	if d.minted {
-		id := minter.id()
 		out = append(out, byte(bson.TypeObjectID))
 		out = append(out, "_id\x00"...)
-		out = append(out, id[:]...)
+		out = append(out, bson.NilObjectID[:]...)
 	}
 	out = append(out, raw[4:len(raw)-1]...)
 	if d.stamped {
@@ -204,6 +246,11 @@ func (r *run) assemble(raw bson.Raw, d *document, minter *mint) bson.Raw {
 		out = append(out, r.id[:]...)
 	}
 	return append(out, 0)
+}
+
+// setMinted fills in the _id that assemble left room for.
+func (d *document) setMinted(id bson.ObjectID) {
+	copy(d.raw[4+idElement-12:4+idElement], id[:])
 }
 
 func checkSize(raw bson.Raw) error {
@@ -227,17 +274,15 @@ func noTwin(seen map[string]int, d *document) error {
 	return nil
 }
 
-// number reserves the numbers of all documents, once for each sequence, and puts them in.
+// number reserves the numbers of all documents in memory, once for each sequence, and puts them in.
 func (r *run) number(ctx context.Context) error {
-	encode := newEncoder(r.config.Registry, r.config.BSONOptions)
-	type use struct {
-		part  *part
-		which int
-	}
 	var sequences []Sequence
 	var uses [][]use
 	for _, p := range r.parts {
 		for i, n := range p.numbers {
+			if p.stream != nil {
+				continue // chunk by chunk
+			}
 			at := -1
 			for j, known := range sequences {
 				if sameSequence(known, n.sequence) {
@@ -248,28 +293,58 @@ func (r *run) number(ctx context.Context) error {
 				at = len(sequences)
 				sequences, uses = append(sequences, n.sequence), append(uses, nil)
 			}
-			uses[at] = append(uses[at], use{p, i})
+			uses[at] = append(uses[at], use{p, i, p.documents})
 		}
 	}
 	for i, sequence := range sequences {
-		total := 0
-		for _, u := range uses[i] {
-			total += len(u.part.documents)
-		}
-		if total == 0 {
-			continue
-		}
-		values, err := reserve(ctx, sequence, total)
-		if err != nil {
-			return fmt.Errorf("numbers for field %q of %s: %w", uses[i][0].part.numbers[uses[i][0].which].field, uses[i][0].part.namespace, err)
-		}
-		r.tell(Event{Kind: Numbered, Collection: uses[i][0].part.namespace, Documents: total})
-		for _, u := range uses[i] {
-			n := len(u.part.documents)
-			u.part.values[u.which], values = values[:n:n], values[n:]
+		if err := r.reserveFor(ctx, sequence, uses[i]); err != nil {
+			return err
 		}
 	}
-	return r.placeNumbers(encode)
+	encode := newEncoder(r.config.Registry, r.config.BSONOptions)
+	var bad []DocumentError
+	for _, p := range r.parts {
+		bad = append(bad, p.placeNumbers(p.documents, make(map[string]int), encode)...)
+	}
+	return r.refused(bad)
+}
+
+// use is where a sequence's values go: one of a part's numberings, for some of its documents.
+type use struct {
+	part      *part
+	which     int
+	documents []document
+}
+
+// reserveFor takes the values for all uses out of a sequence at once.
+func (r *run) reserveFor(ctx context.Context, sequence Sequence, uses []use) error {
+	total := 0
+	for _, u := range uses {
+		total += len(u.documents)
+	}
+	if total == 0 {
+		return nil
+	}
+	first := uses[0].part
+	values, err := reserve(ctx, sequence, total)
+	if err != nil {
+		return fmt.Errorf("numbers for field %q of %s: %w", first.numbers[uses[0].which].field, first.namespace, err)
+	}
+	r.tell(Event{Kind: Numbered, Collection: first.namespace, Documents: total})
+	for _, u := range uses {
+		n := len(u.part.numbers)
+		if len(u.documents) > 0 && u.documents[0].numbers == nil {
+			all := make([]any, n*len(u.documents))
+			for i := range u.documents {
+				u.documents[i].numbers = all[i*n : (i+1)*n : (i+1)*n]
+			}
+		}
+		for i := range u.documents {
+			u.documents[i].numbers[u.which] = values[i]
+		}
+		values = values[len(u.documents):]
+	}
+	return nil
 }
 
 // reserve checks what a sequence returns.
@@ -286,33 +361,30 @@ func sameSequence(a, b Sequence) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
 }
 
-func (r *run) placeNumbers(encode *encoder) error {
-	var bad []DocumentError
-	for _, p := range r.parts {
-		twins := make(map[string]int)
-		for i := range p.documents {
-			d := &p.documents[i]
-			var err error
-			for which := range p.numbers {
-				err = errors.Join(err, p.placeNumber(d, which, encode))
-			}
-			if err == nil && p.numbersID() {
-				id := d.id()
-				if err = errBadID(id); err == nil {
-					err = noTwin(twins, d)
-				}
-			}
-			if err != nil {
-				bad = append(bad, p.refuse(d, err))
+// placeNumbers puts the documents' values in. twins are the ids seen so far, if the part's _id is numbered.
+func (p *part) placeNumbers(documents []document, twins map[string]int, encode *encoder) (bad []DocumentError) {
+	numbersID := p.numbersID()
+	for i := range documents {
+		d := &documents[i]
+		var err error
+		for which := range p.numbers {
+			err = errors.Join(err, p.placeNumber(d, which, encode))
+		}
+		if err == nil && numbersID {
+			if err = errBadID(d.id()); err == nil {
+				err = noTwin(twins, d)
 			}
 		}
+		if err != nil {
+			bad = append(bad, p.refuse(d, err))
+		}
 	}
-	return r.refused(bad)
+	return bad
 }
 
 // placeNumber puts a document's value into its field; an int64 without moving anything.
 func (p *part) placeNumber(d *document, which int, encode *encoder) error {
-	number, value := p.numbers[which], p.values[which][d.index]
+	number, value := p.numbers[which], d.numbers[which]
 	if n, ok := value.(int64); ok {
 		if e, found := lookup(d.raw, number.path); found && e.kind == bson.TypeInt64 {
 			binary.LittleEndian.PutUint64(d.raw[e.value:e.end], uint64(n))

@@ -24,30 +24,50 @@ type Result struct {
 // PartResult is what was stored in one collection.
 type PartResult struct {
 	Collection string // database.collection
+	Inserted   int    // documents stored
 	// IDs has the _id of each document, in the order of the caller's slice, as the driver decodes what is stored:
 	// bson.ObjectID, string, int32, int64, bson.Binary, bson.DateTime, bson.D and so on. Times have the milliseconds
 	// that BSON keeps, and a [16]byte or a UUID type comes back as the bson.Binary that it was encoded to.
+	// Nil for a stream.
 	IDs []any
 	// Numbers has, by the field given to Part.Number, each document's value, in the order of the caller's slice.
+	// Nil for a stream.
 	Numbers map[string][]any
 }
 
 func (r *run) result() *Result {
 	result := &Result{BatchID: r.id, JournalID: r.journalID(), Inserted: r.total, Parts: make([]PartResult, len(r.parts)), Warnings: r.warnings}
 	for i, p := range r.parts {
-		stored := PartResult{Collection: p.namespace, IDs: make([]any, len(p.documents))}
-		for j := range p.documents {
-			stored.IDs[j] = decode(p.documents[j].id())
+		result.Parts[i] = PartResult{Collection: p.namespace, Inserted: p.size()}
+		if p.stream == nil {
+			result.Parts[i].IDs, result.Parts[i].Numbers = p.ids(), p.values()
 		}
-		for j, n := range p.numbers {
-			if stored.Numbers == nil {
-				stored.Numbers = make(map[string][]any, len(p.numbers))
-			}
-			stored.Numbers[n.field] = p.values[j]
-		}
-		result.Parts[i] = stored
 	}
 	return result
+}
+
+func (p *part) ids() []any {
+	ids := make([]any, len(p.documents))
+	for i := range p.documents {
+		ids[i] = decode(p.documents[i].id())
+	}
+	return ids
+}
+
+// values returns the documents' numbers by field; nil if nothing is numbered.
+func (p *part) values() map[string][]any {
+	if len(p.numbers) == 0 {
+		return nil
+	}
+	values := make(map[string][]any, len(p.numbers))
+	for which, n := range p.numbers {
+		column := make([]any, len(p.documents))
+		for i := range p.documents {
+			column[i] = p.documents[i].numbers[which]
+		}
+		values[n.field] = column
+	}
+	return values
 }
 
 // decode turns a stored value into what the driver would decode it to.

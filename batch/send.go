@@ -48,7 +48,12 @@ func (r *run) send(c chunk) {
 	}
 	s := &sending{run: r, part: c.part, session: session, pending: c.documents,
 		delays: retry.Backoff{Initial: r.config.InitialDelay, Max: r.config.MaxDelay}.Start()}
-	defer func() { r.sessions.give(s.session) }()
+	defer func() {
+		r.sessions.give(s.session)
+		r.state.Lock()
+		defer r.state.Unlock()
+		c.part.track.add(c.part, c.documents)
+	}()
 	for {
 		if r.gate.Enter(r.going) != nil {
 			return
@@ -243,7 +248,7 @@ func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 		d.foreign = d.minted && !d.unsure && duplicate.OnID()
 		for which, number := range s.part.numbers {
 			proposer, ok := number.sequence.(Proposer)
-			if ok && proposer.Clashed(s.going, refusal.WriteError, s.part.values[which][d.index]) {
+			if ok && proposer.Clashed(s.going, refusal.WriteError, d.numbers[which]) {
 				s.state.Lock()
 				s.clashed = append(s.clashed, clash{s.part, which, d, refused})
 				s.state.Unlock()

@@ -111,13 +111,13 @@ func (c *checkedTargets) server(ctx context.Context, client *mongo.Client) (serv
 // checkTargets makes the checks that need the server, still before anything is written.
 func (r *run) checkTargets(ctx context.Context) error {
 	for _, p := range r.parts {
-		if len(p.documents) == 0 {
+		if len(p.documents) == 0 && p.stream == nil {
 			continue
 		}
 		if err := r.targets.check(ctx, p.coll); err != nil {
 			return err
 		}
-		if r.config.Stamp != StampNone || p.shardKey != nil || !p.claims() {
+		if r.config.Stamp != StampNone || p.shardKey != nil || !p.claims() && p.stream == nil {
 			continue
 		}
 		server, err := r.targets.server(ctx, p.coll.Database().Client())

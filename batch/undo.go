@@ -13,16 +13,22 @@ import (
 	"github.com/intact-go/intact/rollback"
 )
 
-// complete reports whether every document is acknowledged.
+// complete reports whether every document is acknowledged. No insert is running.
 func (r *run) complete() bool {
 	for _, p := range r.parts {
-		for i := range p.documents {
-			if p.documents[i].verdict != outcome.Applied {
-				return false
-			}
+		if p.track.verdicts[outcome.Applied] != p.size() || p.stream != nil && !p.ended {
+			return false
 		}
 	}
 	return true
+}
+
+// size is the number of documents, of a stream those that were read.
+func (p *part) size() int {
+	if p.stream != nil {
+		return p.read
+	}
+	return len(p.documents)
 }
 
 // rollBack deletes what was stored and makes the batch's *Error. No insert is running.
@@ -80,66 +86,28 @@ func (r *run) rollbackEvent(event rollback.Event) {
 // does the verdict on the single document decide.
 func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 	for _, p := range r.parts {
-		stored := 0
-		late := false
-		for i := range p.documents {
-			d := &p.documents[i]
-			if d.sent && d.verdict != outcome.Rejected {
-				stored++
-			}
-			late = late || d.unsure
-		}
-		if stored == 0 && !late {
+		t := &p.track
+		stored := t.verdicts[outcome.Applied] + t.verdicts[outcome.Unknown]
+		if stored == 0 && !t.late {
 			continue
 		}
 		maybe += stored
-		target := r.undoTarget(p)
-		target.Late = late
-		target.Fence = r.sessions.toFence(p.coll.Database().Client())
-		targets = append(targets, target.split()...)
-	}
-	return targets, maybe
-}
-
-// undoTarget collects a part's documents by what proves that they are ours.
-func (r *run) undoTarget(p *part) undoTarget {
-	t := undoTarget{Target: rollback.Target{Collection: p.coll, Stamp: rollback.Stamp{Field: r.config.StampField, Value: r.id}}}
-	var minted ranges
-	for i := range p.documents {
-		d := &p.documents[i]
-		switch {
-		case !d.sent:
-		case d.minted:
-			minted.add(d.id().ObjectID(), d.foreign)
-		case d.stamped:
-			t.IDs = append(t.IDs, d.id())
-		case d.verdict == outcome.Applied:
-			t.acknowledged = append(t.acknowledged, d.id())
-			if p.shardKey != nil {
-				t.shardKeys = append(t.shardKeys, p.shardKeyOf(d))
-			}
-		case d.verdict == outcome.Unknown:
-			t.Unproven = append(t.Unproven, d.id())
+		targets = append(targets, rollback.Target{
+			Collection: p.coll,
+			Ranges:     t.ranges(),
+			IDs:        t.stamped.ids(),
+			Stamp:      rollback.Stamp{Field: r.config.StampField, Value: r.id},
+			Unproven:   t.unproven.ids(),
+			Late:       t.late,
+			Fence:      r.sessions.toFence(p.coll.Database().Client()),
+		})
+		if t.acknowledged.count > 0 {
+			targets = append(targets, rollback.Target{
+				Collection: p.coll, IDs: t.acknowledged.ids(), Acknowledged: true, ShardKeys: t.shardKeys,
+			})
 		}
 	}
-	t.Ranges = minted.list
-	return t
-}
-
-// undoTarget is a rollback.Target and the ids of the same collection for which the acknowledgement is the proof.
-type undoTarget struct {
-	rollback.Target
-	acknowledged []any
-	shardKeys    []bson.D
-}
-
-// split makes one target for each kind of proof.
-func (t undoTarget) split() []rollback.Target {
-	targets := []rollback.Target{t.Target}
-	if len(t.acknowledged) > 0 {
-		targets = append(targets, rollback.Target{Collection: t.Collection, IDs: t.acknowledged, Acknowledged: true, ShardKeys: t.shardKeys})
-	}
-	return targets
+	return targets, maybe
 }
 
 // shardKeyOf takes the shard key's values out of a document. A missing field counts as null, as for the server.

@@ -224,11 +224,14 @@ func (j *Journal) beat(ctx context.Context, from Record) error {
 	})
 }
 
-// Note sets fields of a record that do not decide anything, if it is still as from says.
+// Note sets fields of a record that do not decide anything. It returns ErrLost if the record is not as from says.
 func (j *Journal) Note(ctx context.Context, from Record, set bson.D) error {
 	filter := unchanged(from)
 	return j.repeat(ctx, func(ctx context.Context) error {
-		_, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$set", Value: set}})
+		result, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$set", Value: set}})
+		if err == nil && result.MatchedCount == 0 {
+			return ErrLost
+		}
 		return err
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // beatsPerLease is how often a living owner beats within a lease.
@@ -103,6 +105,17 @@ func (l *Lease) Swap(ctx context.Context, change Change) error {
 	sent := time.Now()
 	record, err := l.journal.Swap(ctx, from, change)
 	return l.wrote(record, sent, err)
+}
+
+// Note sets fields of the record that decide nothing. It returns ErrLost if the record is not the caller's any more.
+func (l *Lease) Note(ctx context.Context, set bson.D) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if _, err := l.young(0); err != nil {
+		return err
+	}
+	record := l.Record()
+	return l.wrote(record, time.Now(), l.journal.Note(ctx, record, set))
 }
 
 // Record returns the record as this lease last wrote it.

@@ -17,6 +17,9 @@ const (
 
 // Result tells what one part of a keyed batch stored.
 type Result struct {
+	// Streamed: the documents came from a stream, so that only their number is known.
+	Streamed bool `bson:"streamed,omitempty"`
+	// IDs and Numbers are those of a slice's documents.
 	IDs     Column    `bson:"ids"`
 	Numbers []Numbers `bson:"numbers,omitempty"`
 }
