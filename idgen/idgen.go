@@ -1,4 +1,63 @@
-// Package idgen numbers documents: every number is given out once, to whichever process asks.
+// Package idgen numbers documents in MongoDB: invoices, orders, customers, whatever people call by a number. A number is
+// given out once, to one caller in one process, whatever happens to answers, connections and primaries.
+//
+//	number := idgen.NewCounter(db.Collection("counters"), "orderNo")
+//	n, err := number.Next(ctx)             // one number
+//	block, err := number.Take(ctx, 1000)   // a thousand in one round trip
+//
+// # Which one
+//
+// Take a [Counter] unless you know why not. A number that people read is better printed by a [Format] than stored as text.
+//
+//	                Counter         Buffered        Striped         Periodic        Optimistic
+//	for             most uses       one at a time,  one document    dates in the    data without a
+//	                                very often      is too hot      number          counter
+//	unique across   yes             yes             yes             yes, for ever   when stored: the
+//	processes                                                                       index decides
+//	ordered         by time, over   within one      within a        within a        by time
+//	                all processes   Buffered        stripe          period
+//	gaps            lost answers,   the same        the same, and   as Counter      deleted docu-
+//	                failed batches                  till all catch                  ments, failed
+//	                                                up                              batches
+//	gaps after      what was taken  < 2 blocks of   what was taken  what was taken  within the batch
+//	a crash         and not used    each process    and not used    and not used    under way
+//	round trips     1,000 by Next,  1 (blocks of    1,000 by Next,  1,000 by Next,  2,000; 1 read a
+//	per 1,000       1 by one Take   1,000)          1 by one Take   1 by one Take   batch, and more
+//	                                                                for clashes
+//	concurrent use  yes; calls      yes; mostly in  yes; calls      yes; as         yes, but writers
+//	                queue at one    memory          spread over k   Counter         clash, the more
+//	                document                        documents                       the slower
+//	at the end      error, counter  the same        the same, once  error until     error
+//	                unchanged                       all are full    the next period
+//	used again      never           never           never           never           if the highest
+//	                                                                                is deleted
+//
+// Buffered's bound holds per answer that comes: each answer that is lost costs a further block. A document's number in a
+// batch that was rolled back is a gap like any other; nothing ever decrements, because the next number may be in somebody's
+// hands already.
+//
+// # Adopting what is there
+//
+// Every kind goes on from data that other programs wrote, and beside programs that still write it. [Fields] names the fields
+// of a counters collection of any usual shape. CounterConfig.MustExist refuses to start what should be there. Scope makes
+// a sequence for each tenant, parent document or other value. RaiseTo and RaiseToMax catch up with data that is ahead. Integers
+// of 32 and 64 bits and whole doubles below 2^53 are understood, anything else is reported and left alone.
+//
+// # In a batch
+//
+// Every kind has a method Reserve as package batch wants it. An [Optimistic] also tells a batch which refused documents
+// have only lost their number, so that these alone are numbered again.
+//
+// # What the server must do
+//
+// Only find, findAndModify, update, delete and listIndexes are used, with $inc, $set, $setOnInsert and $max: no
+// transactions, no update pipelines. findAndModify must be atomic. It is not in FerretDB 1.24 as it comes (two clients can
+// get the same number); behind this project's embedded server, which lets one write through at a time, it is.
+//
+// # Errors
+//
+// Methods return an [Error] whose [Reason] says what to think of it; no number was given out then. Exceptions are [ErrClosed],
+// and what the caller's own function returns in [Optimistic.Insert].
 package idgen
 
 import (

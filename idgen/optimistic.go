@@ -22,8 +22,10 @@ import (
 // package batch, which sends those documents again that clashed, with new numbers; do not use numbers from Reserve
 // without either.
 //
-// There are no gaps except where documents are deleted, and the number of the highest document is used again once it is
-// deleted. Where that matters, or where many write at once, use a [Counter].
+// There are no gaps except where documents were deleted or a batch was not stored as a whole, and the number of the highest
+// document is used again once it is deleted. Where that matters, or where many write at once, use a [Counter].
+//
+// It is not for use inside a server transaction: a clash aborts that, and the highest number is read outside of it.
 //
 // The unique index must exist, and must cover every document: [Error] with reason [NoIndex] says how to create it. It is
 // looked for until it is found, once per Optimistic; dropping it afterwards goes unnoticed. A sparse one is accepted, but
