@@ -11,7 +11,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/intact-go/intact/internal/journal"
-	"github.com/intact-go/intact/internal/outcome"
 	"github.com/intact-go/intact/internal/retry"
 	"github.com/intact-go/intact/rollback"
 )
@@ -45,9 +44,17 @@ type ledger struct {
 	pages   int // written so far; protected by run.state
 }
 
+// journalOf returns the journal of a configuration. Its patience is what bounds a call whose context has no deadline.
+func journalOf(config *Config) *journal.Journal {
+	return journal.New(config.Journal, journal.Limits{
+		Backoff:  retry.Backoff{Initial: config.InitialDelay, Max: config.MaxDelay},
+		Command:  config.CommandTimeout,
+		Patience: max(config.RetryTime, config.CommandTimeout),
+	})
+}
+
 func newLedger(config *Config, id bson.ObjectID, key string) *ledger {
-	backoff := retry.Backoff{Initial: config.InitialDelay, Max: config.MaxDelay}
-	l := &ledger{journal: journal.New(config.Journal, backoff, config.CommandTimeout), keyed: key != ""}
+	l := &ledger{journal: journalOf(config), keyed: key != ""}
 	if key == "" {
 		key = id.Hex()
 	}
@@ -157,6 +164,13 @@ func (r *run) sameBatch(have journal.Record) error {
 	}
 	for i, p := range r.parts {
 		t := have.Targets[i]
+		deployment, err := r.deployment(p.coll.Database().Client())
+		if err != nil {
+			return err
+		}
+		if t.Deployment != deployment {
+			return fmt.Errorf("%w: part %d of that went to the deployment %q, not %q", ErrKeyReused, i, t.Deployment, deployment)
+		}
 		if t.Namespace() != p.namespace || p.stream == nil && t.Documents != int64(len(p.documents)) {
 			return fmt.Errorf("%w: part %d of that had %d documents for %s, not %d for %s",
 				ErrKeyReused, i, t.Documents, t.Namespace(), len(p.documents), p.namespace)
@@ -296,11 +310,33 @@ func (r *run) commitJournal(ctx context.Context) {
 	case err == nil:
 	case errors.Is(err, journal.ErrLost):
 		r.fail(r.fenced(err))
-	case outcome.Command(err).Refused:
-		r.fail(fmt.Errorf("the commit was refused: %w", err))
 	default:
-		r.fail(fmt.Errorf("%w: %w", ErrCommitUnknown, err))
+		r.decideCommit(ctx, err)
 	}
+}
+
+// decideCommit finds out what became of a commit that failed with an error. To delete anything while the commit may have
+// arrived, or may still arrive, would undo a committed batch; so first the record is aborted: of the two one loses.
+func (r *run) decideCommit(ctx context.Context, failed error) {
+	l := r.ledger
+	unclear := errors.Is(failed, journal.ErrUnclear)
+	err := l.lease.Swap(ctx, journal.Change{To: journal.Aborting, Set: bson.D{{Key: "problem", Value: describe(failed)}}})
+	if errors.Is(err, journal.ErrLost) {
+		have, found, getErr := l.journal.Get(ctx, l.record.ID)
+		switch ours := found && have.Attempt == r.id; {
+		case ours && have.State == journal.Committed:
+			return
+		case ours || getErr == nil && !unclear:
+			r.fail(r.fenced(err))
+			return
+		}
+		unclear = true // whoever removed the record, or did not answer, may know of a commit
+	}
+	if err != nil && unclear {
+		r.fail(fmt.Errorf("%w: %w", ErrCommitUnknown, failed))
+		return
+	}
+	r.fail(fmt.Errorf("the commit was refused: %w", failed))
 }
 
 // storeResult writes what a keyed batch stored, for those who ask again with the same key.
@@ -345,7 +381,7 @@ func (r *run) storeResult(ctx context.Context) ([]journal.Result, error) {
 // abortJournal says in the journal that the batch is being rolled back. The rollback does not depend on it: a record that
 // stays open is found by recovery.
 func (r *run) abortJournal(ctx context.Context) {
-	if r.ledger == nil || r.ledger.lease == nil {
+	if r.ledger == nil || r.ledger.lease == nil || r.ledger.lease.Record().State == journal.Aborting {
 		return
 	}
 	ctx, cancel := r.limit(ctx)
@@ -388,7 +424,7 @@ const (
 	// Stored: every document is in the database, for good.
 	Stored
 	// NotStored: nothing of the batch is in the database, or only what a recovery is about to remove; it can not become
-	// stored any more.
+	// stored any more. If a person had its record forgotten (rollback.Forget), documents may be left.
 	NotStored
 	// InProgress: there is no verdict yet. If the batch's process has died, a recovery will bring it about.
 	InProgress
@@ -419,7 +455,7 @@ func (in *Inserter) Resolve(ctx context.Context, id string) (Resolution, *Result
 	if in.config.Journal == nil {
 		return 0, nil, errors.New("Resolve needs Config.Journal")
 	}
-	j := journal.New(in.config.Journal, retry.Backoff{Initial: in.config.InitialDelay, Max: in.config.MaxDelay}, in.config.CommandTimeout)
+	j := journalOf(&in.config)
 	record, found, err := j.Get(ctx, id)
 	if err == nil && found {
 		err = record.Check()

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/intact-go/intact/internal/journal"
 	"github.com/intact-go/intact/rollback"
 )
 
@@ -62,7 +63,7 @@ type Config struct {
 	// leaves its documents behind.
 	Journal *mongo.Collection
 	// Lease is how long a batch's owner may show no life in the journal before a recovery takes over. It beats four times
-	// as often. Defaults to 30 s.
+	// as often. Defaults to 30 s; 24 hours at most.
 	Lease time.Duration
 	// Deployments names the clients of collections that are not on the journal's client; a recovery needs the same
 	// names. Defaults to nil: all are on the journal's.
@@ -166,9 +167,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Lease < minLease {
 		return c, fmt.Errorf("a Lease of %s leaves no time for a beat to arrive; %s is the least", c.Lease, minLease)
 	}
+	if c.Lease > journal.MaxLease {
+		return c, fmt.Errorf("a Lease of %s is longer than any recovery should have to wait; %s is the most", c.Lease, journal.MaxLease)
+	}
 	if c.WriteConcern == nil {
-		journal := true
-		c.WriteConcern = &writeconcern.WriteConcern{W: "majority", Journal: &journal}
+		journaled := true
+		c.WriteConcern = &writeconcern.WriteConcern{W: "majority", Journal: &journaled}
 	}
 	for _, concern := range []*writeconcern.WriteConcern{c.WriteConcern, c.Rollback.WriteConcern} {
 		if concern != nil && !concern.Acknowledged() {

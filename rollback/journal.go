@@ -64,13 +64,13 @@ func List(ctx context.Context, coll *mongo.Collection) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	heads, err := r.journal.Heads(ctx, true)
+	heads, err := r.journal.All(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the journal cannot be read: %w", err)
 	}
 	records := make([]Record, len(heads))
 	for i, head := range heads {
-		record, err := r.decode(head)
+		record, err := decode(head)
 		records[i] = public(record, err)
 	}
 	return records, nil
@@ -93,16 +93,13 @@ func Check(ctx context.Context, coll *mongo.Collection, recovery Recovery) ([]Fi
 	if err != nil {
 		return nil, err
 	}
-	heads, err := r.journal.Heads(ctx, false)
+	heads, err := r.journal.Unfinished(ctx, r.ID)
 	if err != nil {
 		return nil, fmt.Errorf("the journal cannot be read: %w", err)
 	}
 	var findings []Finding
 	for _, head := range heads {
-		record, err := r.decode(head)
-		if r.ID != "" && record.ID != r.ID {
-			continue
-		}
+		record, err := decode(head)
 		finding := Finding{Record: public(record, err), Err: err}
 		if err == nil {
 			finding.Stored, finding.Err = r.stored(ctx, record)
@@ -126,7 +123,9 @@ func (r *recoverer) stored(ctx context.Context, record journal.Record) ([]Leftov
 			return nil, err
 		}
 		for _, s := range steps {
-			left, err := u.present(ctx, s, s.size)
+			limited, cancel := context.WithTimeout(ctx, r.Policy.CommandTimeout)
+			left, err := u.present(limited, s, s.size)
+			cancel()
 			if err != nil {
 				return nil, err
 			}

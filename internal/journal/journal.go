@@ -52,6 +52,8 @@ const PagesSuffix = ".pages"
 var (
 	// ErrLost: the record is not as the writer left it. Somebody else took over, or the record is gone.
 	ErrLost = errors.New("the batch's journal record was taken over or is gone")
+	// ErrUnclear: nobody answered whether a change was made; it may have been, and it may still be made.
+	ErrUnclear = errors.New("whether the journal record was changed is not known")
 	// ErrExists: there is a record with this id, of another attempt.
 	ErrExists = errors.New("there is a journal record with this id already")
 	// ErrDamaged: the record or page cannot be read as one.
@@ -61,12 +63,19 @@ var (
 // Journal reads and writes records. It may be used by several goroutines.
 type Journal struct {
 	heads, pages *mongo.Collection
-	backoff      retry.Backoff
-	timeout      time.Duration // of one command
+	limits       Limits
 }
 
-// New returns the journal in a collection. Nothing is sent. timeout bounds each command.
-func New(coll *mongo.Collection, backoff retry.Backoff, timeout time.Duration) *Journal {
+// Limits say how long a journal tries.
+type Limits struct {
+	Backoff retry.Backoff
+	Command time.Duration // one command
+	// Patience bounds a read or write with all its repetitions. Zero or less is no bound but the context's.
+	Patience time.Duration
+}
+
+// New returns the journal in a collection. Nothing is sent.
+func New(coll *mongo.Collection, limits Limits) *Journal {
 	journaled := true
 	opts := options.Collection().
 		SetWriteConcern(&writeconcern.WriteConcern{W: "majority", Journal: &journaled}).
@@ -75,29 +84,38 @@ func New(coll *mongo.Collection, backoff retry.Backoff, timeout time.Duration) *
 		SetRegistry(bson.NewRegistry()).
 		SetBSONOptions(&options.BSONOptions{})
 	return &Journal{
-		heads:   coll.Clone(opts),
-		pages:   coll.Database().Collection(coll.Name()+PagesSuffix, opts),
-		backoff: backoff,
-		timeout: timeout,
+		heads:  coll.Clone(opts),
+		pages:  coll.Database().Collection(coll.Name()+PagesSuffix, opts),
+		limits: limits,
 	}
 }
 
 // Client returns the client of the journal's own deployment.
 func (j *Journal) Client() *mongo.Client { return j.heads.Database().Client() }
 
-// repeat calls command until it succeeds, fails for good, or ctx is done.
+// repeat calls command until it succeeds, fails for good, or there is no time left.
 func (j *Journal) repeat(ctx context.Context, command func(context.Context) error) error {
+	return j.repeatWithin(ctx, j.limits.Command, command)
+}
+
+// repeatWithin is repeat with another limit for one command.
+func (j *Journal) repeatWithin(ctx context.Context, limit time.Duration, command func(context.Context) error) error {
 	ctx = mongo.NewSessionContext(ctx, nil)
-	delays := j.backoff.Start()
+	if j.limits.Patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, j.limits.Patience)
+		defer cancel()
+	}
+	delays := j.limits.Backoff.Start()
 	for {
-		limited, cancel := context.WithTimeout(ctx, j.timeout)
+		limited, cancel := context.WithTimeout(ctx, limit)
 		err := command(limited)
 		cancel()
 		if err == nil {
 			return nil
 		}
 		class := outcome.Command(err)
-		if errors.Is(err, ErrLost) || errors.Is(err, ErrExists) || errors.Is(err, ErrDamaged) || class.Kind == outcome.Permanent {
+		if conclusive(err) || class.Kind == outcome.Permanent {
 			return err
 		}
 		if retry.Sleep(ctx, delays.Next(class.After)) != nil {
@@ -106,11 +124,22 @@ func (j *Journal) repeat(ctx context.Context, command func(context.Context) erro
 	}
 }
 
+// conclusive reports whether the error is this package's own, which no repetition changes.
+func conclusive(err error) bool {
+	return errors.Is(err, ErrLost) || errors.Is(err, ErrUnclear) || errors.Is(err, ErrExists) || errors.Is(err, ErrDamaged)
+}
+
+// duplicate reports whether a document with this _id was there already, as durable as it has to be.
+func duplicate(err error) bool {
+	var exception mongo.WriteException
+	return mongo.IsDuplicateKeyError(err) && !(errors.As(err, &exception) && exception.WriteConcernError != nil)
+}
+
 // Create writes the record of a new batch. It returns ErrExists if there is one of another attempt.
 func (j *Journal) Create(ctx context.Context, record Record) error {
 	return j.repeat(ctx, func(ctx context.Context) error {
 		_, err := j.heads.InsertOne(ctx, record)
-		if !mongo.IsDuplicateKeyError(err) {
+		if !duplicate(err) {
 			return err
 		}
 		// It may be our own, from a sending whose answer was lost.
@@ -176,7 +205,8 @@ type Change struct {
 }
 
 // Swap makes a change and returns the record as it is afterwards. It returns ErrLost, and changes nothing, if the record
-// is not in from's state and version any more. After a lost answer it looks whether its own write arrived.
+// is not in from's state and version any more. After a lost answer it looks whether its own write arrived. If that cannot
+// be told, the error is ErrUnclear; any other error says that nothing was changed.
 func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record, error) {
 	filter := append(unchanged(from), bson.E{Key: "state", Value: string(from.State)})
 	if change.Beat {
@@ -188,9 +218,11 @@ func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record,
 	}
 	update := bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "version", Value: int64(1)}}}}
 	var now Record
+	unclear := false // a sending may have arrived, or may still arrive
 	err := j.repeat(ctx, func(ctx context.Context) error {
 		result, err := j.heads.UpdateOne(ctx, filter, update)
 		if err != nil {
+			unclear = unclear || !outcome.Command(err).Refused
 			return err
 		}
 		now = from
@@ -204,18 +236,26 @@ func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record,
 			return err
 		case found && have.State == now.State && have.Owner == now.Owner && have.Version == now.Version && have.Attempt == from.Attempt:
 			return nil
+		case unclear && (!found || have.Attempt != from.Attempt):
+			// It may have been changed, and then removed as finished.
+			return fmt.Errorf("%w: it is gone", ErrUnclear)
 		case !found:
 			return fmt.Errorf("%w: it is gone", ErrLost)
 		}
 		return fmt.Errorf("%w: it is %s now, by %s", ErrLost, have.State, have.Owner)
 	})
+	if err != nil && unclear && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnclear) {
+		err = fmt.Errorf("%w: %w", ErrUnclear, err)
+	}
 	return now, err
 }
 
 // beat counts the record's beat up. It returns ErrLost if the version is another one.
 func (j *Journal) beat(ctx context.Context, from Record) error {
 	filter := append(unchanged(from), bson.E{Key: "owner", Value: from.Owner})
-	return j.repeat(ctx, func(ctx context.Context) error {
+	// A connection that hangs must not use up the lease: others may work.
+	limit := min(j.limits.Command, from.Lease()/beatSendings)
+	return j.repeatWithin(ctx, limit, func(ctx context.Context) error {
 		result, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}})
 		if err == nil && result.MatchedCount == 0 {
 			return ErrLost
@@ -236,15 +276,41 @@ func (j *Journal) Note(ctx context.Context, from Record, set bson.D) error {
 	})
 }
 
-// Heads reads the raw heads, unfinished ones only or all, in the order of their ids. They are raw so that one that cannot
-// be decoded does not hide the others.
-func (j *Journal) Heads(ctx context.Context, all bool) (heads []bson.Raw, err error) {
-	filter := bson.D{}
-	if !all {
-		filter = bson.D{{Key: "state", Value: bson.D{{Key: "$nin", Value: final[:]}}}}
+// All reads the heads, in the order of their ids. They are raw so that one that cannot be decoded does not hide the
+// others; so are those of Unfinished and Overdue.
+func (j *Journal) All(ctx context.Context) ([]bson.Raw, error) {
+	return j.find(ctx, bson.D{}, 0)
+}
+
+// Unfinished reads the heads that wait for their owner or for a recovery: all of them, or the one with an id.
+func (j *Journal) Unfinished(ctx context.Context, id string) ([]bson.Raw, error) {
+	filter := bson.D{{Key: "state", Value: bson.D{{Key: "$nin", Value: final[:]}}}}
+	if id != "" {
+		filter = append(filter, byID(id)...)
 	}
+	return j.find(ctx, filter, 0)
+}
+
+// maxOverdue bounds what is read of finished records at a time.
+const maxOverdue = 10_000
+
+// Overdue reads heads that are to be removed because they were finished before a time; the one with an id, if it is one
+// of them, or at most 10,000. Forgotten records are none of them, nor are those of a newer format.
+func (j *Journal) Overdue(ctx context.Context, id string, before time.Time) ([]bson.Raw, error) {
+	filter := bson.D{
+		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Committed, Aborted}}}},
+		{Key: "finished", Value: bson.D{{Key: "$lt", Value: before}}},
+		{Key: "format", Value: bson.D{{Key: "$lte", Value: int32(Format)}}},
+	}
+	if id != "" {
+		filter = append(filter, byID(id)...)
+	}
+	return j.find(ctx, filter, maxOverdue)
+}
+
+func (j *Journal) find(ctx context.Context, filter bson.D, limit int64) (heads []bson.Raw, err error) {
 	err = j.repeat(ctx, func(ctx context.Context) error {
-		cursor, err := j.heads.Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+		cursor, err := j.heads.Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(limit))
 		if err != nil {
 			return err
 		}

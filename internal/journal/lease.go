@@ -12,6 +12,9 @@ import (
 // beatsPerLease is how often a living owner beats within a lease.
 const beatsPerLease = 4
 
+// beatSendings is how many sendings of one beat fit into a lease if none is answered.
+const beatSendings = 3
+
 // Lease keeps a record alive for the one who works on the batch, and is the only one to change the record meanwhile. It
 // may be used by several goroutines.
 type Lease struct {

@@ -41,15 +41,19 @@ func pagesOf(attempt bson.ObjectID, kind string) bson.D {
 func (j *Journal) AddPage(ctx context.Context, page Page) error {
 	return j.repeat(ctx, func(ctx context.Context) error {
 		_, err := j.pages.InsertOne(ctx, page)
-		if mongo.IsDuplicateKeyError(err) {
+		if duplicate(err) {
 			return nil
 		}
 		return err
 	})
 }
 
-// Claims reads the pages of claimed ids, in the order of their numbers. An error of each
-// ends the reading.
+// Claims reads the pages of claimed ids, in the order of their numbers. An error of each ends the reading.
 func (j *Journal) Claims(ctx context.Context, attempt bson.ObjectID, each func(Page) error) error {
+	if j.limits.Patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, j.limits.Patience)
+		defer cancel()
+	}
 	return eachPage(mongo.NewSessionContext(ctx, nil), j.pages, pagesOf(attempt, Claimed), each)
 }

@@ -7,6 +7,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
+// MaxLease is the longest lease. A pass of a recovery may have to wait for it.
+const MaxLease = 24 * time.Hour
+
 // Format is the version of the records that this package writes. Records of a newer format are left alone.
 const Format = 1
 
@@ -132,8 +135,8 @@ func (r Record) Check() error {
 		return fmt.Errorf("record %q is in the state %q, which this version does not know; it is left alone", r.ID, r.State)
 	case r.Attempt.IsZero():
 		return fmt.Errorf("record %q names no attempt; it is damaged", r.ID)
-	case r.LeaseMS <= 0:
-		return fmt.Errorf("record %q has no lease; it is damaged", r.ID)
+	case r.LeaseMS <= 0 || r.LeaseMS > MaxLease.Milliseconds():
+		return fmt.Errorf("record %q has a lease of %d ms, which no batch has; it is damaged", r.ID, r.LeaseMS)
 	}
 	for _, target := range r.Targets {
 		if target.Claimed > 0 && r.Stamp == "" {
