@@ -74,7 +74,8 @@ func (e *encoder) encode(document any) (bson.Raw, error) {
 		e.bson = nil
 		return nil, fmt.Errorf("it cannot be encoded: %w", err)
 	}
-	return e.buffer.Bytes(), nil
+	// The driver's encoder copies a bson.RawValue or the result of a MarshalBSON as it is.
+	return checked(e.buffer.Bytes())
 }
 
 // value encodes one value with the same registry.
@@ -94,7 +95,8 @@ func (e *encoder) value(v any) (bson.RawValue, error) {
 	return value, nil
 }
 
-// checked refuses bytes that are not one whole document; the server would refuse the whole command for them.
+// checked refuses bytes that are not one whole document. A server refuses the whole command for them, or drops the
+// connection, and so it would a delete that names such an _id.
 func checked(raw bson.Raw) (bson.Raw, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("the document is empty bytes")
@@ -105,5 +107,36 @@ func checked(raw bson.Raw) (bson.Raw, error) {
 	if length := binary.LittleEndian.Uint32(raw); int(length) != len(raw) {
 		return nil, errors.New("it is not valid BSON: bytes follow the end of the document")
 	}
+	if kind := unsound(raw); kind != 0 {
+		return nil, fmt.Errorf("it is not valid BSON: a value of type %s does not end as it should", kind)
+	}
 	return raw, nil
+}
+
+// unsound returns the type of a value that Raw.Validate lets pass although no server does: a text that does not end in
+// NUL, a boolean that is neither 0 nor 1; 0 if there is none.
+func unsound(document []byte) bson.Type {
+	for _, e := range elements(document) {
+		value := document[e.value:e.end]
+		sound := true
+		switch e.kind {
+		case bson.TypeString, bson.TypeJavaScript, bson.TypeSymbol:
+			sound = value[len(value)-1] == 0
+		case bson.TypeDBPointer:
+			sound = value[len(value)-1-len(bson.ObjectID{})] == 0
+		case bson.TypeCodeWithScope:
+			_, scope, ok := bson.RawValue{Type: e.kind, Value: value}.CodeWithScopeOK()
+			sound = ok && value[len(value)-len(scope)-1] == 0 && unsound(scope) == 0
+		case bson.TypeBoolean:
+			sound = value[0] <= 1
+		case bson.TypeEmbeddedDocument, bson.TypeArray:
+			if kind := unsound(value); kind != 0 {
+				return kind
+			}
+		}
+		if !sound {
+			return e.kind
+		}
+	}
+	return 0
 }
