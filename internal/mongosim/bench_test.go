@@ -34,13 +34,13 @@ func BenchmarkWorld(b *testing.B) {
 	for _, inProcess := range []bool{false, true} {
 		b.Run(map[bool]string{false: "tcp", true: "pipe"}[inProcess], func(b *testing.B) {
 			for b.Loop() {
-				world(b, inProcess)
+				smallWorld(b, inProcess)
 			}
 		})
 	}
 }
 
-func world(b *testing.B, inProcess bool) {
+func smallWorld(b *testing.B, inProcess bool) {
 	s, err := mongosim.Start(mongosim.Config{ReplicaSet: "rs", InProcess: inProcess})
 	if err != nil {
 		b.Fatal(err)

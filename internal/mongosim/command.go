@@ -162,7 +162,13 @@ func (op *operation) parse() error {
 		return errorf(codeCommandNotFound, "no such command: '%.100s'", op.name)
 	}
 	accepted := strings.Fields(op.command.fields)
+	var seen [8]string
+	names := append(seen[:0], op.name)
 	for it.next() {
+		if slices.Contains(names, string(it.name)) {
+			return errorf(codeDuplicateField, "BSON field '%s.%.100s' is a duplicate field", op.name, it.name)
+		}
+		names = append(names, string(it.name))
 		if err := op.parseField(string(it.name), it.value, accepted); err != nil {
 			return err
 		}
@@ -334,13 +340,10 @@ func labels(names []string) []byte {
 	return bsoncore.BuildArrayElement(nil, "errorLabels", values...)
 }
 
-// labelsFor decides about RetryableWriteError and NoWritesPerformed, unless the error brings labels of its own.
+// labelsFor decides about RetryableWriteError and NoWritesPerformed, unless a fault brings labels of its own.
 func (op *operation) labelsFor(e *Error, concern int32) []string {
 	if op.effects.labels != nil {
 		return op.effects.labels
-	}
-	if e != nil && e.Labels != nil {
-		return e.Labels
 	}
 	code := concern
 	if e != nil {

@@ -68,14 +68,16 @@ func (op *operation) awaitConcern() []byte {
 		// The implicit default is majority since 5.0 (manual, "Default MongoDB Write Concern").
 		w.majority, w.w = s.config.MaxWireVersion >= 13, 1
 	}
+	if s.config.ReplicaSet == "" {
+		return nil
+	}
 	position := op.position
 	if position == 0 {
 		position = s.data.position
 	}
-	if s.config.ReplicaSet == "" {
-		return nil
-	}
 	switch {
+	case !w.majority && w.tag == "" && w.w <= 1:
+		return nil // nothing to wait for, not even for the primary to be still one
 	case w.tag != "":
 		return op.concernError(errorf(codeUnknownReplWriteConcern, "No write concern mode named '%.100s' found in replica set configuration", w.tag), false)
 	case !w.majority && w.w > int64(len(s.members)):
@@ -88,6 +90,9 @@ func (op *operation) awaitConcern() []byte {
 		expired = fire
 	}
 	for {
+		if op.cause != nil && op.cause.Code == codeInterruptedDueToReplStateChange {
+			return op.concernError(errorf(codePrimarySteppedDown, "Primary stepped down while waiting for replication"), false)
+		}
 		if s.satisfied(w, position) {
 			return nil
 		}
@@ -96,8 +101,10 @@ func (op *operation) awaitConcern() []byte {
 			return op.concernError(errorf(codeWriteConcernFailed, "waiting for replication timed out"), true)
 		default:
 		}
-		if err := op.waitEither(s.changed, expired); err != nil {
+		if err := op.waitEither(s.changed, expired); err != nil && op.cause == nil {
 			return op.concernError(asError(err), false)
+		} else if err != nil && op.cause.Code != codeInterruptedDueToReplStateChange {
+			return op.concernError(op.cause, false)
 		}
 	}
 }

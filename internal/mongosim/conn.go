@@ -48,7 +48,7 @@ func (c *conn) run() {
 
 // serve answers one message and says whether the connection stays open.
 func (c *conn) serve(message []byte) bool {
-	req, err := parseMessage(message)
+	req, err := parseMessage(message, c.server.config.MaxDocumentBytes)
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):

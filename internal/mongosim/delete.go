@@ -11,11 +11,20 @@ func runDelete(op *operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.run(func(i int) (*statement, error) {
-		q, limit, coll, err := parseDelete(deletes[i])
-		if err != nil {
-			return nil, err
+	type parsed struct {
+		q     bsoncore.Document
+		limit int64
+		coll  *bsoncore.Value
+	}
+	stmts := make([]parsed, len(deletes))
+	for i, doc := range deletes {
+		st := &stmts[i]
+		if st.q, st.limit, st.coll, err = parseDelete(doc); err != nil {
+			return nil, err // a malformed statement fails the command before any is executed
 		}
+	}
+	return b.run(func(i int) (*statement, error) {
+		q, limit, coll := stmts[i].q, stmts[i].limit, stmts[i].coll
 		if limit == 0 && op.number >= 0 {
 			return nil, errorf(codeInvalidOptions, "Cannot use (or request) retryable writes with limit=0")
 		}

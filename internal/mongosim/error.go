@@ -47,12 +47,9 @@ const (
 	codePrimarySteppedDown              = 189
 	codeTransactionTooOld               = 225
 	codeNotImplemented                  = 238
-	codeNoSuchSession                   = 206
-	codeUnsupportedFormat               = 247
 	codeOperationNotSupportedInTxn      = 263
 	codeBSONObjectTooLarge              = 10334
 	codeNotWritablePrimary              = 10107
-	codeCapped                          = 10089
 	codeDuplicateKey                    = 11000
 	codeInterruptedAtShutdown           = 11600
 	codeInterrupted                     = 11601
@@ -60,9 +57,10 @@ const (
 	codeNotPrimaryNoSecondaryOk         = 13435
 	codeNotPrimaryOrSecondary           = 13436
 	codeTooManyRequests                 = 16500
-	codeCannotBackfillArray             = 16966
+	codeCannotBackfillArray             = 34
 	codeUnknownField                    = 40415
 	codeMissingField                    = 40414
+	codeDuplicateField                  = 40413
 )
 
 // codeNames are the names that a reply carries in codeName. A code without a name is called Location and its number.
@@ -82,13 +80,12 @@ var codeNames = map[int32]string{
 	codeUnsatisfiableWriteConcern: "UnsatisfiableWriteConcern", codeDocumentValidationFailure: "DocumentValidationFailure",
 	codeCommandNotSupportedOnView: "CommandNotSupportedOnView", codeCannotIndexParallelArrays: "CannotIndexParallelArrays",
 	codePrimarySteppedDown: "PrimarySteppedDown", codeTransactionTooOld: "TransactionTooOld",
-	codeNotImplemented: "NotImplemented", codeNoSuchSession: "NoSuchSession",
+	codeNotImplemented:             "NotImplemented",
 	codeOperationNotSupportedInTxn: "OperationNotSupportedInTransaction", codeBSONObjectTooLarge: "BSONObjectTooLarge",
 	codeNotWritablePrimary: "NotWritablePrimary", codeDuplicateKey: "DuplicateKey",
 	codeInterruptedAtShutdown: "InterruptedAtShutdown", codeInterrupted: "Interrupted",
 	codeInterruptedDueToReplStateChange: "InterruptedDueToReplStateChange",
 	codeNotPrimaryNoSecondaryOk:         "NotPrimaryNoSecondaryOk", codeNotPrimaryOrSecondary: "NotPrimaryOrSecondary",
-	codeUnsupportedFormat: "UnsupportedFormat",
 }
 
 func codeName(code int32) string {
@@ -100,7 +97,7 @@ func codeName(code int32) string {
 
 // retriable are the codes that error_codes.yml puts into the category RetriableError; on a write with a transaction
 // number they earn the label RetryableWriteError (error_labels.cpp).
-var retriable = []int32{6, 7, 89, 91, 134, 189, 262, 317, 358, 384, 9001, 10107, 11600, 11602, 13435, 13436}
+var retriable = []int32{6, 7, 89, 91, 189, 262, 317, 358, 9001, 10107, 11600, 11602, 13435, 13436, 50915}
 
 // notPrimary are the codes of the categories NotPrimaryError and Interruption by a change of state.
 var notPrimary = []int32{codeNotWritablePrimary, codeNotPrimaryNoSecondaryOk, codeNotPrimaryOrSecondary,
@@ -110,7 +107,6 @@ var notPrimary = []int32{codeNotWritablePrimary, codeNotPrimaryNoSecondaryOk, co
 type Error struct {
 	Code    int32
 	Message string
-	Labels  []string // only for errors of whole commands
 
 	fields []byte // further elements of the reply: keyPattern, keyValue, errInfo
 	kills  bool   // ends the whole command even where errors of single statements are collected

@@ -30,8 +30,10 @@ type Fault struct {
 	AfterClientGone bool
 	// CloseBefore closes the connection instead of executing the command.
 	CloseBefore bool
-	// Err is the answer instead of executing the command. Its Labels replace the labels the server would add, unless nil.
+	// Err is the answer instead of executing the command.
 	Err *Error
+	// Labels replace the labels that the server would give an error of the command, unless nil; empty means none.
+	Labels []string
 	// Refuse can refuse single statements of insert, update and delete, by their position: nil lets one through.
 	Refuse func(statement int) *Error
 	// WriteConcernErr is reported after the command was executed.
@@ -100,9 +102,9 @@ func (s *Server) strike(op *operation) effects {
 		}
 		if f.WriteConcernErr != nil {
 			e.concern = f.WriteConcernErr
-			if f.WriteConcernErr.Labels != nil {
-				e.labels = f.WriteConcernErr.Labels
-			}
+		}
+		if f.Labels != nil {
+			e.labels = f.Labels
 		}
 		if f.Rewrite != nil {
 			inner, rewrite := e.rewrite, f.Rewrite
@@ -306,15 +308,16 @@ func (f *Fault) parseData(data bsoncore.Document) error {
 	if len(f.Commands) == 0 {
 		return errorf(codeBadValue, "failCommand needs failCommands")
 	}
+	if blocks && block <= 0 {
+		return errorf(codeInvalidOptions, "must specify 'blockTimeMS' when 'blockConnection' is true")
+	}
 	if blocks {
 		f.Block = time.Duration(block) * time.Millisecond
 	}
 	if code != 0 {
 		f.Err = errorf(int32(code), "Failing command via 'failCommand' failpoint")
-		f.Err.Labels = labels
-	} else if f.WriteConcernErr != nil {
-		f.WriteConcernErr.Labels = labels
 	}
+	f.Labels = labels
 	return nil
 }
 

@@ -7,12 +7,12 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.uber.org/goleak"
 
 	"github.com/intact-go/intact/internal/mongosim"
+	"github.com/intact-go/intact/internal/servertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { servertest.Main(m) }
 
 // start brings a server up for one test.
 func start(t testing.TB, config mongosim.Config) *mongosim.Server {

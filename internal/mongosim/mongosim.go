@@ -53,6 +53,9 @@ type Config struct {
 	// Duplicates is the form of duplicate-key errors. Defaults to DuplicateModern.
 	Duplicates DuplicateStyle
 
+	// CappedDeleteCode is the error with which versions before 5.0 refuse deletes in capped collections. Defaults to 20.
+	CappedDeleteCode int32
+
 	// Clock is the server's time. Defaults to the wall clock.
 	Clock *Clock
 

@@ -7,7 +7,8 @@ import (
 // updateStatement is one entry of updates, or the update part of findAndModify.
 type updateStatement struct {
 	q      bsoncore.Document
-	u      *update
+	given  bsoncore.Value
+	u      *update // compiled from given when the statement is executed
 	multi  bool
 	upsert bool
 	coll   *bsoncore.Value
@@ -22,10 +23,20 @@ func runUpdate(op *operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	stmts := make([]*updateStatement, len(updates))
+	for i, doc := range updates {
+		if stmts[i], err = parseUpdate(doc); err != nil {
+			return nil, err // a malformed statement fails the command before any is executed
+		}
+	}
 	return b.run(func(i int) (*statement, error) {
-		u, err := parseUpdate(updates[i])
-		if err != nil {
+		u := stmts[i]
+		var err error
+		if u.u, err = compileUpdate(u.given); err != nil {
 			return nil, err
+		}
+		if u.multi && u.u.replacement != nil {
+			return nil, errorf(codeFailedToParse, "multi update is not supported for replacement-style update")
 		}
 		if u.multi && op.number >= 0 {
 			return nil, errorf(codeInvalidOptions, "Cannot use (or request) retryable writes with multi=true")
@@ -45,11 +56,7 @@ func parseUpdate(doc bsoncore.Document) (*updateStatement, error) {
 			}
 			st.q = v.Data
 		case "u":
-			u, err := compileUpdate(v)
-			if err != nil {
-				return nil, err
-			}
-			st.u = u
+			st.given = v
 		case "multi", "upsert":
 			if v.Type != bsoncore.TypeBoolean {
 				return nil, wrongType("update.updates", name, v, "bool")
@@ -67,11 +74,8 @@ func parseUpdate(doc bsoncore.Document) (*updateStatement, error) {
 			return nil, errorf(codeUnknownField, "BSON field 'update.updates.%.100s' is an unknown field.", name)
 		}
 	}
-	if st.q == nil || st.u == nil {
+	if st.q == nil || isMissing(st.given) {
 		return nil, errorf(codeMissingField, "BSON field 'update.updates.q' or 'update.updates.u' is missing but a required field")
-	}
-	if st.multi && st.u.replacement != nil {
-		return nil, errorf(codeFailedToParse, "multi update is not supported for replacement-style update")
 	}
 	return st, nil
 }

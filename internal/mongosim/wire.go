@@ -9,7 +9,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
 )
 
-const headerLength = 16
+const (
+	headerLength  = 16
+	internalExtra = 16 << 10 // what a document on the wire may have beyond the size of a stored one (BSONObjMaxInternalSize)
+)
 
 // request is a message from a client, taken apart.
 type request struct {
@@ -43,7 +46,7 @@ func readMessage(r io.Reader, limit int) ([]byte, error) {
 }
 
 // parseMessage takes a message apart. An *Error is an answer to the client; any other error closes the connection.
-func parseMessage(message []byte) (*request, error) {
+func parseMessage(message []byte, maxDocument int) (*request, error) {
 	_, id, _, opcode, rest, ok := wiremessage.ReadHeader(message)
 	if !ok {
 		return nil, errProtocol
@@ -53,7 +56,7 @@ func parseMessage(message []byte) (*request, error) {
 	case wiremessage.OpQuery:
 		return req, req.parseQuery(rest)
 	case wiremessage.OpMsg:
-		return req, req.parseMsg(rest)
+		return req, req.parseMsg(rest, maxDocument+internalExtra)
 	default:
 		return nil, errProtocol // OP_COMPRESSED was never offered; the others are gone since 5.1
 	}
@@ -88,7 +91,7 @@ func (req *request) parseQuery(rest []byte) error {
 
 // parseMsg reads the sections of an OP_MSG (manual, "MongoDB Wire Protocol"): exactly one body, any number of document
 // sequences with different names, and perhaps a checksum, which nobody checks on loopback.
-func (req *request) parseMsg(rest []byte) error {
+func (req *request) parseMsg(rest []byte, limit int) error {
 	flags, rest, ok := wiremessage.ReadMsgFlags(rest)
 	if !ok {
 		return errProtocol
@@ -117,11 +120,11 @@ func (req *request) parseMsg(rest []byte) error {
 			if req.body, rest, ok = wiremessage.ReadMsgSectionSingleDocument(after); !ok {
 				return errProtocol
 			}
-			if err := checkDocument(req.body); err != nil {
+			if err := checkSized(req.body, limit); err != nil {
 				return err
 			}
 		case wiremessage.DocumentSequence:
-			name, docs, more, err := readSequence(after)
+			name, docs, more, err := readSequence(after, limit)
 			if err != nil {
 				return err
 			}
@@ -147,7 +150,7 @@ func (req *request) parseMsg(rest []byte) error {
 	return nil
 }
 
-func readSequence(b []byte) (name string, docs []bsoncore.Document, rest []byte, err error) {
+func readSequence(b []byte, limit int) (name string, docs []bsoncore.Document, rest []byte, err error) {
 	length, after, ok := bsoncore.ReadLength(b)
 	if !ok || length < 5 || int(length) > len(b) {
 		return "", nil, nil, errProtocol
@@ -166,12 +169,19 @@ func readSequence(b []byte) (name string, docs []bsoncore.Document, rest []byte,
 		if !ok {
 			return "", nil, nil, errProtocol
 		}
-		if err := checkDocument(doc); err != nil {
+		if err := checkSized(doc, limit); err != nil {
 			return "", nil, nil, err
 		}
 		docs, part = append(docs, doc), more
 	}
 	return name, docs, b[length:], nil
+}
+
+func checkSized(doc []byte, limit int) error {
+	if len(doc) > limit {
+		return errorf(codeBSONObjectTooLarge, "BSONObj size: %d is invalid. Size must be between 0 and %d", len(doc), limit)
+	}
+	return checkDocument(doc)
 }
 
 // appendReply frames a reply document. more announces that another reply follows without a request.

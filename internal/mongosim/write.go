@@ -187,11 +187,15 @@ func (op *operation) deleteRecord(c *collection, id int64, doc []byte, statement
 	op.applied(WriteDelete, c.ns, statement, doc, nil)
 }
 
-// deletable: capped collections allow no deletes before 5.0 (manual, "Capped Collections"; code 10089 on a member of a
-// set or not, IllegalOperation 20 in 4.4).
+// deletable: capped collections allow no deletes before 5.0 (manual, "Capped Collections"). The planner of 4.4 answers
+// IllegalOperation (20), other paths and versions 10089.
 func (op *operation) deletable(c *collection) error {
 	if c.capped && op.server.config.MaxWireVersion < 13 {
-		return errorf(codeIllegalOperation, "cannot remove from a capped collection: %s", c.ns)
+		code := op.server.config.CappedDeleteCode
+		if code == 0 {
+			code = codeIllegalOperation
+		}
+		return errorf(code, "cannot remove from a capped collection: %s", c.ns)
 	}
 	return nil
 }
