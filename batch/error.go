@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/intact-go/intact/internal/outcome"
 	"github.com/intact-go/intact/rollback"
@@ -159,16 +160,45 @@ func (e *Error) Error() string {
 	return text.String()
 }
 
-// describe keeps messages short; a server's words can quote documents, so of a server's error only the code is told.
+// describe keeps messages short. A server's words can quote documents, so that of its errors code and name are told.
 func describe(err error) string {
 	if err == nil {
 		return "of an unknown error"
 	}
 	text := err.Error()
-	if code := outcome.Command(err).Code; code != 0 {
-		return fmt.Sprintf("the server answered with error %d (%s)", code, firstWords(text))
+	if words, code, name := serverError(err); code != 0 {
+		told := fmt.Sprintf("the server answered with error %d", code)
+		if name != "" {
+			told += " " + name
+		}
+		text = strings.ReplaceAll(text, words, told)
 	}
 	return firstWords(text)
+}
+
+// serverError finds a server's error within err: its text as part of err's, its code and its name if it has one.
+func serverError(err error) (words string, code int, name string) {
+	var command mongo.CommandError
+	var exception mongo.WriteException
+	var bulk mongo.BulkWriteException
+	var refused mongo.WriteError
+	switch {
+	case errors.As(err, &command):
+		return command.Error(), int(command.Code), command.Name
+	case errors.As(err, &exception):
+		words, code = exception.Error(), outcome.Command(err).Code
+		if exception.WriteConcernError != nil {
+			name = exception.WriteConcernError.Name
+		}
+	case errors.As(err, &bulk):
+		words, code = bulk.Error(), outcome.Command(err).Code
+		if bulk.WriteConcernError != nil {
+			name = bulk.WriteConcernError.Name
+		}
+	case errors.As(err, &refused):
+		words, code = refused.Error(), refused.Code
+	}
+	return words, code, name
 }
 
 func firstWords(text string) string {
