@@ -59,6 +59,20 @@ const (
 	emptiness       // no command that needs its collection
 )
 
+func (n needs) String() string {
+	switch n {
+	case nothing:
+		return "nothing"
+	case turn:
+		return "turn"
+	case structure:
+		return "structure"
+	case emptiness:
+		return "emptiness"
+	}
+	return fmt.Sprintf("needs(%d)", int(n))
+}
+
 // commands lists those that need something, in lower case. Servers match names exactly, but for some old spellings in
 // lower case; to ignore the case altogether can only slow down a command that they do not know.
 var commands = map[string]needs{
