@@ -56,7 +56,8 @@ type CounterConfig struct {
 
 // NewCounter returns the counter of the given key in coll: a string, a number, an ObjectID, a date, a document or any
 // other value that stands for itself in a filter. A nil key is for collections that tell counters apart by the scope
-// alone. At most one config is used.
+// alone. It is encoded by the driver's default registry, as are scopes; what yours encodes otherwise, give as a
+// bson.RawValue. At most one config is used.
 //
 // Nothing is sent. Settings that make no sense are reported by every later call, before it sends anything.
 func NewCounter(coll *mongo.Collection, key any, config ...CounterConfig) *Counter {

@@ -3,7 +3,9 @@ package idgen_test
 import (
 	"context"
 	"math"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -467,19 +469,29 @@ func TestCounterSettings(t *testing.T) {
 func TestCounterIgnoresTheHandle(t *testing.T) {
 	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
 		registry := bson.NewRegistry()
+		registry.RegisterTypeEncoder(reflect.TypeFor[int64](), bson.ValueEncoderFunc(
+			func(_ bson.EncodeContext, w bson.ValueWriter, v reflect.Value) error {
+				return w.WriteString(strconv.FormatInt(v.Int(), 10))
+			}))
+		small := &options.BSONOptions{IntMinSize: true, ObjectIDAsHexString: true}
 		db := database(t, s, options.Client().
 			SetWriteConcern(writeconcern.Unacknowledged()).
-			SetBSONOptions(&options.BSONOptions{NilMapAsEmpty: true, UseJSONStructTags: true}))
-		counters := db.Collection("counters", options.Collection().
-			SetReadPreference(readpref.SecondaryPreferred()).
-			SetReadConcern(readconcern.Available()).
-			SetWriteConcern(writeconcern.Unacknowledged()).
-			SetRegistry(registry).
-			SetBSONOptions(&options.BSONOptions{ObjectIDAsHexString: true, StringifyMapKeysWithFmt: true}))
-		counter := idgen.NewCounter(counters, bson.NewObjectID(), idgen.CounterConfig{Start: 10})
-		for want := int64(10); want < 15; want++ {
-			if got := take(t, counter, 1)[0]; got != want {
-				t.Fatalf("number %d, want %d", got, want)
+			SetReadPreference(readpref.SecondaryPreferred()))
+		for name, handle := range map[string]*options.CollectionOptionsBuilder{
+			"registry":     options.Collection().SetRegistry(registry),
+			"BSON options": options.Collection().SetBSONOptions(small),
+			"concerns": options.Collection().SetReadPreference(readpref.SecondaryPreferred()).
+				SetReadConcern(readconcern.Available()).SetWriteConcern(writeconcern.Unacknowledged()),
+		} {
+			id := bson.NewObjectID()
+			counter := idgen.NewCounter(db.Collection(name, handle), id, idgen.CounterConfig{Start: 10})
+			for want := int64(10); want < 13; want++ {
+				if got := take(t, counter, 1)[0]; got != want {
+					t.Fatalf("%s: number %d, want %d", name, got, want)
+				}
+			}
+			if v := one(t, db.Collection(name), id).Lookup("seq"); v.Type != bson.TypeInt64 || v.Int64() != 12 {
+				t.Errorf("%s: stored %s", name, v)
 			}
 		}
 	})

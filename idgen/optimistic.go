@@ -95,7 +95,9 @@ func NewOptimistic(coll *mongo.Collection, field string, config ...OptimisticCon
 }
 
 // Scope returns the sequence among the documents that have these values, for instance {tenant: "a"}: the maximum is
-// taken among them, and the unique index must be on exactly these fields and the number's. It sends nothing.
+// taken among them, and the unique index must be on exactly these fields and the number's. It sends nothing. The values
+// must have the BSON form that they have in the documents: they are encoded by the driver's default registry, so give what
+// yours encodes otherwise as a bson.RawValue.
 //
 // Keep what it returns: the index is looked for once for each.
 func (o *Optimistic) Scope(fields bson.D) *Optimistic {
