@@ -53,7 +53,8 @@ func messageSize(start []byte) (int, error) {
 	if len(start) < 4 {
 		return 0, nil
 	}
-	if start[0] == 0x16 && start[1] == 0x03 { // a TLS record of type handshake
+	// A TLS record of type handshake, version 1.0 to 1.3. A message of 790 bytes begins with 0x16 0x03 0x00.
+	if start[0] == 0x16 && start[1] == 0x03 && start[2] >= 1 && start[2] <= 4 {
 		return 0, errTLS
 	}
 	size := int32(binary.LittleEndian.Uint32(start))
