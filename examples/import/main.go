@@ -1,0 +1,169 @@
+// Import stores the documents of files in a MongoDB collection, all or none.
+//
+//	go run ./examples/import                                   shows what it does, on an embedded server
+//	go run ./examples/import --uri mongodb://localhost --db shop --collection places \
+//	    --sequence no=places places.ndjson                     imports a file and numbers its documents
+//
+// Flags are named as those of mongoimport where they mean the same; --help lists them.
+//
+// # What happens to a file
+//
+// The whole of it (or of several: they are one batch) is read and checked before anything is written. A record that
+// is not fit is reported with file, line and column; reading goes on, so that one run finds all of them, and then
+// nothing was written and no number was used. Otherwise the documents are numbered and inserted. If the server refuses
+// one, or the connection is lost for long, or the program is interrupted, everything stored so far is deleted again,
+// and the program says which lines were refused. Never is a part of a file left without saying so.
+//
+// Files are NDJSON (one document a line; blank lines and a byte-order mark in front do not matter, nor whether lines end
+// with LF or CR LF, nor whether the last one ends at all), one JSON array (--jsonArray), CSV or TSV, all of them in UTF-8,
+// plain or compressed with gzip or zstd. JSON is Extended JSON in any of its forms; the order of fields is kept. A file
+// without documents is imported by storing none.
+//
+// Refused, because anything else would change data without a word: a field that stands twice in an object, a whole number
+// that does not fit into 64 bits, text that is not UTF-8 (UTF-16 is recognised), an object that looks like an Extended
+// JSON value and is none, a file that was cut off, a document above MongoDB's 16 MiB, a row of a table with too few or
+// too many cells. Cells of tables are text as they stand there, leading zeros included, unless --columnsHaveTypes says
+// otherwise; an empty cell is empty text, with --ignoreBlanks no field.
+//
+// Documents with an _id of their own carry a mark (--stampField) while the import runs: the proof that a rollback deletes
+// only what this import stored. It is removed at the end unless --keepStamp is given.
+//
+// The documents are held in memory as BSON.
+//
+// # Interrupting
+//
+// SIGINT, SIGTERM and SIGHUP end the reading or inserting and roll back. A second signal ends the rollback as well and
+// lists the documents that may be left; a third ends the program at once. If the program is killed in another way,
+// documents can be left.
+//
+// # Output and exit codes
+//
+// The summary goes to the standard output, as text or with --json as one object; everything else to the standard error,
+// with a progress bar if that is a terminal. The counts add up: read = stored + refused + not stored.
+//
+//	0  stored (with --dry-run: fit to be stored)
+//	1  not stored: nothing of the files is in the collection
+//	2  the command line makes no sense; nothing was done
+//	3  incomplete: not stored, but documents may be left; their ids are written to a file (--leftovers)
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Exit codes.
+const (
+	exitStored     = 0
+	exitNotStored  = 1
+	exitUsage      = 2
+	exitIncomplete = 3
+)
+
+func main() {
+	// With SIGPIPE a reader of the output that goes away, as in import … | head, would kill the import half-way.
+	signal.Ignore(syscall.SIGPIPE)
+	signals := make(chan os.Signal, 1)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) { // nohup has SIGHUP ignored
+			signal.Notify(signals, s)
+		}
+	}
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals, exit: os.Exit}
+	os.Exit(p.run(context.Background(), os.Args[1:]))
+}
+
+// program is what a run has to do with the outside.
+type program struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	env            func(string) string
+	signals        <-chan os.Signal
+	dialer         driver.ContextDialer // to the server; nil for the network
+	exit           func(code int)       // for the third signal
+}
+
+// run does what the arguments say and returns the exit code. It leaves no goroutine, except one that waits for the
+// standard input if it was interrupted there.
+func (p *program) run(ctx context.Context, args []string) int {
+	show := newScreen(p.stderr, false)
+	if len(args) == 0 {
+		ctx, stop, done := p.watch(ctx, show)
+		defer done()
+		return p.demo(ctx, stop, show)
+	}
+	o, err := parse(args, p.env, p.stdout)
+	var misused *usageError
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return exitStored
+	case errors.As(err, &misused):
+		show.say("import: %s", err.Error())
+		show.say("import --help shows how it is used")
+		return exitUsage
+	}
+	show.silent = o.quiet
+	ctx, stop, done := p.watch(ctx, show)
+	defer done()
+	s := p.importFiles(ctx, stop, o, show)
+	s.report(p.stdout, show, o)
+	return s.code()
+}
+
+// interrupted is the cause of a context that a signal has ended.
+type interrupted struct{ signal os.Signal }
+
+func (e *interrupted) Error() string { return "interrupted by " + signalName(e.signal) }
+
+func signalName(s os.Signal) string {
+	switch s {
+	case os.Interrupt:
+		return "SIGINT"
+	case syscall.SIGTERM:
+		return "SIGTERM"
+	case syscall.SIGHUP:
+		return "SIGHUP"
+	}
+	return s.String()
+}
+
+// watch waits for signals: the first ends the context, the second closes stop, the third ends the process. The caller
+// calls done when none of this matters any more.
+func (p *program) watch(ctx context.Context, show *screen) (_ context.Context, stop <-chan struct{}, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stopped, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for count := 1; ; count++ {
+			select {
+			case s := <-p.signals:
+				switch count {
+				case 1:
+					show.interrupt("import: %s: no more is read or sent, and what was stored is deleted again (once more to leave that undone)", signalName(s))
+					cancel(&interrupted{s})
+				case 2:
+					show.interrupt("import: %s again: the rollback ends, and what may be left is listed (once more to leave at once)", signalName(s))
+					close(stopped)
+				default:
+					show.interrupt("import: %s again: documents of this import may be left", signalName(s))
+					p.exit(exitIncomplete)
+					return
+				}
+			case <-over:
+				return
+			}
+		}
+	}()
+	return ctx, stopped, func() {
+		close(over)
+		<-ended
+		cancel(nil)
+	}
+}

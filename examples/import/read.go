@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/intact-go/intact/examples/internal/records"
+)
+
+// input is what was read.
+type input struct {
+	documents []bson.Raw
+	positions []records.Position // of documents
+	problems  []*records.Problem
+	stopped   bool // something could not be read to its end
+}
+
+// read reads all files. Records that are not fit are problems of the input; an error is one of the files themselves, or
+// the end of the context.
+func (p *program) read(ctx context.Context, o *options, show *screen) (*input, error) {
+	in := &input{}
+	sources := make([]*source, 0, len(o.files))
+	defer func() {
+		for _, s := range sources {
+			s.close()
+		}
+	}()
+	var total int64
+	for _, file := range o.files { // all of them, so that a missing one is told at once
+		s, err := p.open(ctx, file)
+		if err != nil {
+			return in, err
+		}
+		sources = append(sources, s)
+		if s.size < 0 || total < 0 {
+			total = -1
+		} else {
+			total += s.size
+		}
+	}
+	show.begin("reading", total, bytesUnit)
+	for _, s := range sources {
+		s.progress = func(n int) { show.add(n, len(in.documents)) }
+		if err := in.readOne(ctx, s, o); err != nil {
+			return in, err
+		}
+	}
+	show.end()
+	return in, nil
+}
+
+func (in *input) readOne(ctx context.Context, s *source, o *options) error {
+	text, err := s.decompressed()
+	if err != nil {
+		return err
+	}
+	reader, err := records.Open(s.name, text, o.format(s.name), o.table)
+	for {
+		var record records.Record
+		if err == nil {
+			record, err = reader.Next()
+		}
+		var problem *records.Problem
+		switch {
+		case err == nil:
+			in.documents = append(in.documents, record.Document)
+			in.positions = append(in.positions, record.Position)
+		case errors.Is(err, io.EOF) && !errors.As(err, &problem):
+			return nil
+		case errors.As(err, &problem):
+			in.problems = append(in.problems, problem)
+			if problem.Last {
+				in.stopped = true
+				return nil
+			}
+			err = nil
+		default:
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// source is an open file.
+type source struct {
+	name     string
+	in       io.Reader
+	size     int64 // in bytes, or -1
+	closers  []func() error
+	progress func(n int)
+}
+
+func (p *program) open(ctx context.Context, file string) (*source, error) {
+	if file == standardInput {
+		return &source{name: "standard input", in: interruptible(ctx, p.stdin), size: -1}, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	s := &source{name: file, in: f, size: -1, closers: []func() error{f.Close}}
+	switch info, err := f.Stat(); {
+	case err != nil:
+		s.close()
+		return nil, err
+	case info.IsDir():
+		s.close()
+		return nil, fmt.Errorf("%s is a directory", file)
+	case info.Mode().IsRegular():
+		s.size = info.Size()
+	default: // a named pipe blocks as a terminal does
+		s.in = interruptible(ctx, f)
+	}
+	return s, nil
+}
+
+// close ignores errors: everything that was needed has been read by then.
+func (s *source) close() {
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		s.closers[i]()
+	}
+}
+
+// Read counts.
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.in.Read(b)
+	s.progress(n)
+	return n, err
+}
+
+// decompressed returns the text. Whether it is compressed, its first bytes tell: no text begins like this.
+func (s *source) decompressed() (io.Reader, error) {
+	in := bufio.NewReaderSize(s, 64<<10)
+	start, err := in.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", s.name, err)
+	}
+	switch {
+	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
+		unzipped, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("%s: gzip: %w", s.name, err)
+		}
+		return unzipped, nil
+	case bytes.HasPrefix(start, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		unzipped, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, fmt.Errorf("%s: zstd: %w", s.name, err)
+		}
+		s.closers = append(s.closers, func() error { unzipped.Close(); return nil })
+		return unzipped, nil
+	}
+	return in, nil
+}
+
+// interruptible returns a reader whose Read returns when ctx ends, although the read beneath goes on: nothing can end
+// that one for a terminal or a pipe. Its goroutine then stays until something is typed, which is until the process ends.
+func interruptible(ctx context.Context, in io.Reader) io.Reader {
+	return &interruptibleReader{ctx: ctx, in: in, reads: make(chan read, 1)}
+}
+
+type interruptibleReader struct {
+	ctx   context.Context
+	in    io.Reader
+	reads chan read
+	left  []byte
+	err   error
+}
+
+type read struct {
+	data []byte
+	err  error
+}
+
+func (r *interruptibleReader) Read(p []byte) (int, error) {
+	if len(r.left) == 0 && r.err == nil {
+		go func() {
+			data := make([]byte, 64<<10)
+			n, err := r.in.Read(data)
+			r.reads <- read{data[:n], err}
+		}()
+		select {
+		case got := <-r.reads:
+			r.left, r.err = got.data, got.err
+		case <-r.ctx.Done():
+			r.err = context.Cause(r.ctx)
+		}
+	}
+	n := copy(p, r.left)
+	r.left = r.left[n:]
+	if len(r.left) == 0 && n == 0 {
+		return 0, r.err
+	}
+	return n, nil
+}
