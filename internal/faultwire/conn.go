@@ -24,7 +24,7 @@ type conn struct {
 	server  net.Conn
 	replies *bufio.Reader // of server; serve's alone
 
-	writing sync.Mutex // held by Write, guards partial
+	writing sync.Mutex // held by Write and Close, guards partial
 	partial []byte     // the start of a message whose end is not yet written
 
 	mu        sync.Mutex // guards all below
@@ -158,8 +158,11 @@ func (c *conn) push(b []byte) {
 }
 
 // Close is the client leaving. What it has written completely is forwarded nevertheless, and the connection to the server
-// stays open until the server has answered: a real network delivers what was sent before a close, too.
+// stays open until the server has answered: a real network delivers what was sent before a close, too. A Close that meets a
+// Write comes after it, so that a request that a rule has taken cannot be lost in between.
 func (c *conn) Close() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()

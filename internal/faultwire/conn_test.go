@@ -142,6 +142,33 @@ func TestPassesBytes(t *testing.T) {
 	same(t, "what the client gets", string(got) == string(answers), true)
 }
 
+// An answer may go on by itself, and the next request comes after its last part.
+func TestPassesStreamedAnswer(t *testing.T) {
+	there, here := net.Pipe()
+	wire := faultwire.ForTest(t, faultwire.Over(dialer(func() (net.Conn, error) { return here, nil })))
+	c, err := wire.DialContext(t.Context(), "tcp", "ignored")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range int32(2) {
+		request := message(t, int(id), false)
+		if _, err := c.Write(request); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(there, request); err != nil {
+			t.Fatal(err)
+		}
+		for part := range 3 {
+			if _, err := there.Write(opMsg(id, part < 2, bson.D{{Key: "part", Value: part}})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for part := range 3 {
+			same(t, "part", receive(t, c).Lookup("part").AsInt64(), part)
+		}
+	}
+}
+
 type dialer func() (net.Conn, error)
 
 func (d dialer) DialContext(context.Context, string, string) (net.Conn, error) { return d() }
@@ -375,7 +402,7 @@ func TestDeadlines(t *testing.T) {
 	if err := c.SetReadDeadline(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	timeout("reading when the deadline comes", <-result)
+	timeout("reading when the deadline comes", take(t, result))
 
 	// A deadline that was taken back does not.
 	if err := c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
@@ -391,7 +418,7 @@ func TestDeadlines(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	held.Release()
-	same(t, "the read", <-result, nil)
+	same(t, "the read", take(t, result), nil)
 
 	// A close wakes a read, and ends everything else.
 	go func() {
@@ -407,7 +434,7 @@ func TestDeadlines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{
-		"the waiting read": <-result, "read": read(), "write": write(), "close": c.Close(),
+		"the waiting read": take(t, result), "read": read(), "write": write(), "close": c.Close(),
 		"read deadline": c.SetReadDeadline(time.Time{}), "write deadline": c.SetWriteDeadline(time.Time{}),
 		"deadline": c.SetDeadline(time.Time{}),
 	} {
@@ -459,7 +486,7 @@ func TestClose(t *testing.T) {
 	}
 	same(t, "connections left", wire.Connections(), 0)
 	for range 4 {
-		if err := <-results; err == nil {
+		if err := take(t, results); err == nil {
 			t.Error("a client has got an answer")
 		}
 	}

@@ -18,33 +18,67 @@ import (
 	"github.com/intact-go/intact/internal/servertest"
 )
 
-// What an insert of one document comes to under each fault. It is written out here, not taken from Fault.Runs and its
+// promise is what an insert of one document comes to under a fault. It is written out, not taken from Fault.Runs and its
 // like: these are checked against it.
-var promises = []struct {
-	fault  string
+type promise struct {
 	before bool   // the document is there while the fault holds, or at once if it does not
 	after  bool   // it is there in the end
 	client string // what the client gets: ok, lost, command error 13, write error 121, write concern error 64
 	holds  bool
-}{
-	{"drop request", false, false, "lost", false},
-	{"drop reply", true, true, "lost", false},
-	{"hold request", false, true, "ok", true},
-	{"hold reply", true, true, "ok", true},
-	{"cut", true, true, "lost", false},
-	{"cut reply", true, true, "lost", false},
-	{"server down", false, false, "lost", true},
-	{"reply command error 13 without asking", false, false, "command error 13", false},
-	{"reply write error 121 without asking", false, false, "write error 121", false},
-	{"run and reply command error 13", true, true, "command error 13", false},
-	{"run and reply write error 121", true, true, "write error 121", false},
-	{"run and reply write concern error 64", true, true, "write concern error 64", false},
-	{"run and reply labels", true, true, "ok", false},
-	{"refuse statements", false, false, "write error 121", false},
-	{"rewrite request", true, true, "ok", false},
-	{"rewrite reply", true, true, "ok", false},
-	{"delay request", true, true, "ok", false},
-	{"delay reply", true, true, "ok", false},
+	sent   bool // something was sent to the server
+	also   func(*testing.T, faultwire.Event)
+}
+
+// promises has an entry for each of Faults.
+var promises = map[string]promise{
+	"drop request":  {client: "lost"},
+	"drop reply":    {before: true, after: true, sent: true, client: "lost"},
+	"hold request":  {before: false, after: true, sent: true, client: "ok", holds: true},
+	"hold reply":    {before: true, after: true, sent: true, client: "ok", holds: true},
+	"cut":           {before: true, after: true, sent: true, client: "lost"},
+	"cut reply":     {before: true, after: true, sent: true, client: "lost"},
+	"server down":   {client: "lost", holds: true},
+	"delay request": {before: true, after: true, sent: true, client: "ok", also: apart(faultwire.Seen, faultwire.Forwarded)},
+	"delay reply":   {before: true, after: true, sent: true, client: "ok", also: apart(faultwire.Answered, faultwire.Given)},
+
+	"reply command error 13 without asking":  {client: "command error 13"},
+	"reply write error 121 without asking":   {client: "write error 121"},
+	"run and reply command error 13":         {before: true, after: true, sent: true, client: "command error 13"},
+	"run and reply write error 121":          {before: true, after: true, sent: true, client: "write error 121"},
+	"run and reply write concern error 64":   {before: true, after: true, sent: true, client: "write concern error 64"},
+	"run and reply labels":                   {before: true, after: true, sent: true, client: "ok", also: told("errorLabels", `["RetryableWriteError"]`)},
+	"refuse statements":                      {client: "write error 121"},
+	"rewrite request":                        {before: true, after: true, sent: true, client: "ok"},
+	"rewrite reply":                          {before: true, after: true, sent: true, client: "ok"},
+	"rewrite request, before, rewrite reply": {before: false, after: false, sent: true, client: "ok", also: told("n", `{"$numberInt":"7"}`)},
+}
+
+// elsewhere makes visible that the plain rewriting of Faults, which changes nothing, would rewrite.
+var elsewhere = []faultwire.Fault{
+	faultwire.RewriteRequest(func(command bson.Raw) bson.Raw {
+		return faultwire.Set("insert", "lines").Apply(nil, command)
+	}),
+	faultwire.Before(func(context.Context, *faultwire.Request) {}),
+	faultwire.RewriteReply(func(reply bson.Raw) bson.Raw { return faultwire.Set("n", 7).Apply(nil, reply) }),
+}
+
+// apart checks that the plain delay of Faults, a millisecond, lies between two stages.
+func apart(from, to faultwire.Stage) func(*testing.T, faultwire.Event) {
+	return func(t *testing.T, e faultwire.Event) {
+		at := map[faultwire.Stage]time.Duration{
+			faultwire.Seen: e.Seen.At, faultwire.Forwarded: e.Forwarded.At, faultwire.Answered: e.Answered.At, faultwire.Given: e.Given.At,
+		}
+		if d := at[to] - at[from]; d < time.Millisecond {
+			t.Errorf("%v came %v after %v", to, d, from)
+		}
+	}
+}
+
+// told checks a field of what the client was told.
+func told(key, value string) func(*testing.T, faultwire.Event) {
+	return func(t *testing.T, e faultwire.Event) {
+		same(t, "the client's "+key, e.ClientReply.Lookup(key).String(), value)
+	}
 }
 
 func outcome(err error) string {
@@ -68,22 +102,33 @@ func outcome(err error) string {
 // eachFault inserts one document under each fault and compares with its promise. The test brings a collection that is
 // reached through the wire, and a view of the server that is not.
 func eachFault(t *testing.T, open func(*testing.T, *faultwire.Wire) (through *mongo.Collection, stored func() int)) {
-	faults := faultwire.Faults()
-	if len(faults) != len(promises) {
-		t.Errorf("%d faults, but %d promises", len(faults), len(promises))
+	type row struct {
+		name   string
+		faults []faultwire.Fault
 	}
-	for i, f := range faults[:min(len(faults), len(promises))] {
-		promise := promises[i]
-		t.Run(f.String(), func(t *testing.T) {
+	var rows []row
+	for _, f := range faultwire.Faults() {
+		rows = append(rows, row{f.String(), []faultwire.Fault{f}})
+	}
+	rows = append(rows, row{"rewrite request, before, rewrite reply", elsewhere})
+	same(t, "rows", len(rows), len(promises))
+	for _, row := range rows {
+		promise, ok := promises[row.name]
+		if !ok {
+			t.Fatalf("nothing is promised of %s", row.name)
+		}
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel() // the driver takes half a second to come back from a lost connection
-			same(t, "the fault that is promised", f, promise.fault)
-			same(t, "Runs", f.Runs(), promise.after || f.String() == "refuse statements")
-			same(t, "Answers", f.Answers(), promise.client != "lost")
-			same(t, "Holds", f.Holds(), promise.holds)
+			if len(row.faults) == 1 {
+				f := row.faults[0]
+				same(t, "Runs", f.Runs(), promise.sent || row.name == "refuse statements")
+				same(t, "Answers", f.Answers(), promise.client != "lost")
+				same(t, "Holds", f.Holds(), promise.holds)
+			}
 
 			wire := faultwire.ForTest(t)
 			orders, stored := open(t, wire)
-			rule := wire.On(faultwire.Insert).Once().Do(f)
+			rule := wire.On(faultwire.Insert).Once().Do(row.faults...)
 			result := make(chan error, 1)
 			go func() {
 				_, err := orders.InsertOne(context.Background(), bson.D{{Key: "_id", Value: 1}})
@@ -100,19 +145,26 @@ func eachFault(t *testing.T, open func(*testing.T, *faultwire.Wire) (through *mo
 				default:
 				}
 				rule.Release()
-				err = <-result
+				err = take(t, result)
 			} else {
-				err = <-result
-				if promise.fault == "cut" {
+				err = take(t, result)
+				if row.name == "cut" {
 					within(t, "running", rule.Done()) // only here can the client be ahead of the server
 				}
 				same(t, "documents when the client has its result", stored() == 1, promise.before)
 			}
-			if promise.fault == "server down" {
-				if _, err := wire.DialContext(t.Context(), "tcp", "127.0.0.1:1"); !errors.Is(err, syscall.ECONNREFUSED) {
-					t.Errorf("dialing a server that is down: %v", err)
+			if row.name == "server down" {
+				server := wire.Events()[0].Address
+				if c, err := wire.DialContext(t.Context(), "tcp", server); !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("dialing a server that is down: %v, %v", c, err)
 				}
+				eventually(t, "losing all connections", func() bool { return wire.Connections() == 0 })
 				rule.Release()
+				c, err := wire.DialContext(t.Context(), "tcp", server)
+				if err != nil {
+					t.Fatalf("dialing a server that is up again: %v", err)
+				}
+				_ = c.Close()
 			}
 			same(t, "what the client gets", outcome(err), promise.client)
 			within(t, "being over", rule.Done())
@@ -125,11 +177,15 @@ func eachFault(t *testing.T, open func(*testing.T, *faultwire.Wire) (through *mo
 				t.Fatalf("recorded %d inserts", len(events))
 			}
 			e := events[0]
-			same(t, "recorded fault", e.Fault, f)
-			same(t, "recorded forwarding", e.Forwarded.Happened(), promise.after)
-			same(t, "recorded answer", e.Answered.Happened(), promise.after)
+			same(t, "recorded fault", e.Fault, row.name)
+			same(t, "recorded forwarding", e.Forwarded.Happened(), promise.sent)
+			same(t, "recorded answer", e.Answered.Happened(), promise.sent)
 			same(t, "recorded giving", e.Given.Happened(), promise.client != "lost")
 			same(t, "recorded loss", e.Lost.Happened(), promise.client == "lost")
+
+			if promise.also != nil {
+				promise.also(t, e)
+			}
 
 			// The rule is spent: the next insert passes, over a new connection where the old one was lost.
 			if _, err := orders.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 2}}); err != nil {
@@ -143,7 +199,13 @@ func TestFaults(t *testing.T) {
 	eachFault(t, func(t *testing.T, wire *faultwire.Wire) (*mongo.Collection, func() int) {
 		s := start(t)
 		return s.connect(t, wire), func() int {
-			same(t, "inserts run", s.count("insert"), len(s.ids())) // each was sent once, or not at all
+			forwarded := 0
+			for _, e := range wire.Events(faultwire.Insert) {
+				if e.Forwarded.Happened() {
+					forwarded++
+				}
+			}
+			same(t, "inserts run", s.count("insert"), forwarded) // each was sent once, or not at all
 			return len(s.ids())
 		}
 	})
@@ -182,7 +244,7 @@ func TestLateWrite(t *testing.T) {
 	}()
 	within(t, "arriving", held.Arrived())
 	cancel()
-	if err := <-result; !errors.Is(err, context.Canceled) {
+	if err := take(t, result); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the client that gave up: %v", err)
 	}
 	if deleted, err := orders.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil || deleted.DeletedCount != 0 {
@@ -252,7 +314,7 @@ func TestHeldOneByOne(t *testing.T) {
 	same(t, "stored after the rest was dropped", s.ids(), []int{1, 2})
 	lost := 0
 	for range 4 {
-		if err := <-results; mongo.IsNetworkError(err) {
+		if err := take(t, results); mongo.IsNetworkError(err) {
 			lost++
 		} else if err != nil {
 			t.Error(err)
@@ -297,33 +359,67 @@ func TestServerDown(t *testing.T) {
 	}
 }
 
-func TestCutEndsWhatIsUnderWay(t *testing.T) {
+// A cut, as a fault or of all connections, is ahead of the server, which runs the command nevertheless.
+func TestCutIsAheadOfServer(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		t.Run(fmt.Sprint("all connections ", all), func(t *testing.T) {
+			wire := faultwire.ForTest(t)
+			stall := make(chan struct{})
+			s := start(t, func(s *server) { s.stall = stall })
+			orders := s.connect(t, wire)
+			if !all {
+				wire.On(faultwire.Insert).Cut()
+			}
+			result := make(chan error, 1)
+			go func() {
+				_, err := orders.InsertMany(context.Background(), docs(1))
+				result <- err
+			}()
+			eventually(t, "forwarding", func() bool {
+				events := wire.Events(faultwire.Insert)
+				return len(events) == 1 && events[0].Forwarded.Happened()
+			})
+			if all {
+				wire.Cut()
+			}
+			select {
+			case err := <-result:
+				if !mongo.IsNetworkError(err) {
+					t.Errorf("the client whose connection was cut: %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the client still waits")
+			}
+			same(t, "stored while the server is at it", s.ids(), []int{})
+			close(stall)
+			if err := wire.Drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			same(t, "stored when it is done", s.ids(), []int{1})
+		})
+	}
+}
+
+// When all connections are cut, a held request can still be released, but one that only waits for its turn is lost.
+func TestCutMeetsRequestsNotForwarded(t *testing.T) {
 	wire := faultwire.ForTest(t)
 	s := start(t)
-	orders := s.connect(t, wire)
-	stall := make(chan struct{})
-	s.mu.Lock()
-	s.stall = stall
-	s.mu.Unlock()
-	result := make(chan error, 1)
-	go func() {
-		_, err := orders.InsertMany(context.Background(), docs(1))
-		result <- err
-	}()
-	eventually(t, "forwarding", func() bool {
-		events := wire.Events(faultwire.Insert)
-		return len(events) == 1 && events[0].Forwarded.Happened()
-	})
-	wire.Cut()
-	if err := <-result; !mongo.IsNetworkError(err) {
-		t.Errorf("the client whose connection was cut: %v", err)
+	held := wire.On(faultwire.Insert).Nth(1).Hold()
+	cutter := wire.On(faultwire.Insert).Nth(1).Before(func(context.Context, *faultwire.Request) { wire.Cut() })
+	first, second := s.dial(t, wire), s.dial(t, wire)
+	if _, err := first.Write(message(t, 1, false)); err != nil {
+		t.Fatal(err)
 	}
-	same(t, "stored while the server is at it", s.ids(), []int{})
-	close(stall)
+	within(t, "arriving", held.Arrived())
+	if _, err := second.Write(message(t, 2, false)); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "cutting", cutter.Done())
+	held.Release()
 	if err := wire.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "stored when it is done", s.ids(), []int{1})
+	same(t, "stored", s.ids(), []int{1})
 }
 
 func TestSeveralFaultsOnOneCommand(t *testing.T) {

@@ -67,14 +67,26 @@ func (m Match) Where(condition func(*Request) bool) Match {
 	return m
 }
 
-func (n Name) match(r *Request) bool {
+func (n Name) match(r *Request) bool { return n.covers(r.Name) }
+
+func (n Name) covers(command Name) bool {
 	switch n {
 	case Any:
-		return !r.quiet()
+		return !command.quiet()
 	case Hello:
-		return r.Name == Hello || r.Name == "isMaster" || r.Name == "ismaster"
+		return command == Hello || command == "isMaster" || command == "ismaster"
 	}
-	return r.Name == n
+	return command == n
+}
+
+// quiet says whether the command belongs to the connection rather than to the application.
+func (n Name) quiet() bool {
+	switch n {
+	case Hello, "isMaster", "ismaster", Ping, EndSessions,
+		"saslStart", "saslContinue", "authenticate", "getnonce", "logout":
+		return true
+	}
+	return false
 }
 
 func (m Match) match(r *Request) bool {

@@ -36,7 +36,7 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		r := newRequest(m)
-		_, _, _, _, _ = r.Document(), r.Statements(), r.IDs(), r.Filters(), r.quiet()
+		_, _, _, _ = r.Document(), r.Statements(), r.IDs(), r.Filters()
 		_ = Event{Request: r}.String()
 		if m.opcode != opMsg {
 			return

@@ -19,7 +19,7 @@ type exchange struct {
 
 // monitoring says that nobody would miss the reply after the client has left. A hello may otherwise keep the connection
 // for ten seconds, until the server has something to tell or not.
-func (x *exchange) monitoring() bool { return x.rule == nil && x.request.quiet() }
+func (x *exchange) monitoring() bool { return x.rule == nil && x.request.Name.quiet() }
 
 // saw records a request and decides its fate. It holds the order while predicates and observers run, so that they see the
 // requests one after the other, and rules count them in the order of the record.
@@ -40,7 +40,7 @@ func (w *Wire) saw(c *conn, m *message) *exchange {
 	if balanced, _ := x.request.Lookup("loadBalanced").BooleanOK(); balanced && x.rule == nil && Hello.match(x.request) {
 		x.fault = w.balancing
 	}
-	if x.rule == nil && x.request.quiet() && !w.recordAll {
+	if x.rule == nil && x.request.Name.quiet() && !w.recordAll {
 		return x
 	}
 
@@ -139,14 +139,14 @@ func (w *Wire) Events(matchers ...Matcher) []Event {
 	return slices.DeleteFunc(events, func(e Event) bool { return !matchesAny(matchers, e.Request) })
 }
 
-// Count returns how many commands of these names were seen, of all names without any. It counts on where events are no
-// longer kept.
+// Count returns how many recorded commands were seen of these names, of all names without any. It counts on where events
+// are no longer kept.
 func (w *Wire) Count(names ...Name) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	total := 0
 	for name, n := range w.counts {
-		if len(names) == 0 || slices.Contains(names, name) {
+		if len(names) == 0 || slices.ContainsFunc(names, func(n Name) bool { return n.covers(name) }) {
 			total += n
 		}
 	}

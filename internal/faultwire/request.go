@@ -37,16 +37,6 @@ func newRequest(m *message) *Request {
 	return r
 }
 
-// quiet says whether the command belongs to the connection rather than to the application.
-func (r *Request) quiet() bool {
-	switch r.Name {
-	case Hello, "isMaster", "ismaster", Ping, EndSessions,
-		"saslStart", "saslContinue", "authenticate", "getnonce", "logout":
-		return true
-	}
-	return false
-}
-
 // Namespace returns "database.collection", or the database alone for commands without a collection.
 func (r *Request) Namespace() string {
 	if r.Collection == "" {

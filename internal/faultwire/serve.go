@@ -91,7 +91,7 @@ func (c *conn) carry(x *exchange) (stands bool, err error) {
 		}
 	}
 	if !x.request.Acknowledged() {
-		if f.cut || f.dropReply || f.cutReply > 0 {
+		if f.dropReply || f.cutReply > 0 {
 			c.cut(io.EOF)
 			return false, nil
 		}

@@ -31,35 +31,57 @@ type server struct {
 	listener net.Listener
 	set      string // name of a replica set, which makes the driver retry writes; empty for a standalone server
 	broken   int32  // if not 0, the code with which every insert fails
+	forget   bool   // inserts are acknowledged, and nothing is kept of them
 	stream   bool   // hellos go on by themselves, as those of servers from 4.4 on
 	wait     sync.WaitGroup
 
 	mu       sync.Mutex
 	conns    map[net.Conn]bool
 	executed []bson.Raw // in order; without hellos
-	stored   []bson.RawValue
+	stored   []stored
 	messages int           // of any kind
 	stall    chan struct{} // if not nil, inserts wait for it before they are executed
 }
 
+type stored struct {
+	collection string
+	id         bson.RawValue
+}
+
+func (s stored) is(collection string, id bson.RawValue) bool {
+	return s.collection == collection && s.id.Equal(id)
+}
+
 func start(t testing.TB, configure ...func(*server)) *server {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := newServer(configure...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+func newServer(configure ...func(*server)) (*server, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
 	}
 	s := &server{listener: listener, conns: map[net.Conn]bool{}}
 	for _, c := range configure {
 		c(s)
 	}
 	s.wait.Go(s.accept)
-	t.Cleanup(func() {
-		_ = s.listener.Close()
-		s.disconnect()
-		s.wait.Wait()
-	})
-	return s
+	return s, nil
 }
+
+func (s *server) stop() {
+	_ = s.listener.Close()
+	s.disconnect()
+	s.wait.Wait()
+}
+
+func (s *server) uri() string { return "mongodb://" + s.listener.Addr().String() }
 
 func replicaSet(s *server) { s.set = "rs" }
 
@@ -197,12 +219,15 @@ func (s *server) run(command bson.Raw, sequences map[string][]bson.Raw) bson.D {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.forget {
+		return bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(len(sequences["documents"]))}}
+	}
 	s.executed = append(s.executed, command)
 	switch name {
 	case "insert":
 		return s.insert(command, statements(command, sequences, "documents"))
 	case "delete":
-		return s.remove(statements(command, sequences, "deletes"))
+		return s.remove(command, statements(command, sequences, "deletes"))
 	}
 	return bson.D{{Key: "ok", Value: 1.0}}
 }
@@ -226,11 +251,12 @@ func (s *server) insert(command bson.Raw, docs []bson.Raw) bson.D {
 		return bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: s.broken}}
 	}
 	ordered, ok := command.Lookup("ordered").BooleanOK()
+	collection := command.Index(0).Value().StringValue()
 	n := int32(0)
 	var failed bson.A
 	for i, doc := range docs {
 		id := doc.Lookup("_id")
-		if slices.ContainsFunc(s.stored, id.Equal) {
+		if slices.ContainsFunc(s.stored, func(x stored) bool { return x.is(collection, id) }) {
 			failed = append(failed, bson.D{{Key: "index", Value: int32(i)}, {Key: "code", Value: int32(11000)},
 				{Key: "errmsg", Value: "E11000 duplicate key error"}})
 			if ordered || !ok {
@@ -238,7 +264,7 @@ func (s *server) insert(command bson.Raw, docs []bson.Raw) bson.D {
 			}
 			continue
 		}
-		s.stored = append(s.stored, id)
+		s.stored = append(s.stored, stored{collection, id})
 		n++
 	}
 	reply := bson.D{{Key: "n", Value: n}, {Key: "ok", Value: 1.0}}
@@ -248,11 +274,12 @@ func (s *server) insert(command bson.Raw, docs []bson.Raw) bson.D {
 	return reply
 }
 
-func (s *server) remove(deletes []bson.Raw) bson.D {
+func (s *server) remove(command bson.Raw, deletes []bson.Raw) bson.D {
+	collection := command.Index(0).Value().StringValue()
 	before := len(s.stored)
 	for _, d := range deletes {
 		id := d.Lookup("q", "_id")
-		s.stored = slices.DeleteFunc(s.stored, id.Equal)
+		s.stored = slices.DeleteFunc(s.stored, func(x stored) bool { return x.is(collection, id) })
 	}
 	return bson.D{{Key: "n", Value: int32(before - len(s.stored))}, {Key: "ok", Value: 1.0}}
 }
@@ -270,13 +297,15 @@ func (s *server) count(name string) int {
 	return n
 }
 
-// ids returns the _id of everything stored, in the order of storing.
+// ids returns the _id of all that is stored in orders, in the order of storing.
 func (s *server) ids() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := []int{}
-	for _, v := range s.stored {
-		ids = append(ids, int(v.AsInt64()))
+	for _, x := range s.stored {
+		if x.collection == "orders" {
+			ids = append(ids, int(x.id.AsInt64()))
+		}
 	}
 	return ids
 }
@@ -314,7 +343,7 @@ func opReply(responseTo int32, doc bson.D) []byte {
 // connect returns shop.orders on the server through the wire. The driver retries nothing unless an option says so.
 func (s *server) connect(t testing.TB, wire *faultwire.Wire, more ...*options.ClientOptions) *mongo.Collection {
 	t.Helper()
-	uri := "mongodb://" + s.listener.Addr().String()
+	uri := s.uri()
 	if s.set != "" {
 		uri += "/?replicaSet=" + s.set
 	}
@@ -340,6 +369,9 @@ func (s *server) dial(t testing.TB, wire *faultwire.Wire) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil { // a test that hangs tells less than one that fails
+		t.Fatal(err)
+	}
 	return c
 }
 
@@ -358,6 +390,18 @@ func within(t testing.TB, what string, c <-chan struct{}) {
 	case <-c:
 	case <-time.After(10 * time.Second):
 		t.Fatalf("%s: not within 10 seconds", what)
+	}
+}
+
+// take waits for what a client's call returned.
+func take(t testing.TB, result <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("the client's call has not returned within 10 seconds")
+		return nil
 	}
 }
 
