@@ -22,7 +22,9 @@ type Lease struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 
-	writing sync.Mutex // held during a write of the record, so that writes do not overtake each other
+	// writing has an element during a write of the record, so that writes do not overtake each other. It is no mutex,
+	// because a write can take long, and who waits for it has a context.
+	writing chan struct{}
 
 	mu     sync.Mutex // protects the rest; never held during a write
 	record Record
@@ -33,7 +35,7 @@ type Lease struct {
 // Hold begins to beat for a record that the caller just wrote. written is when that write was sent.
 func (j *Journal) Hold(record Record, written time.Time) *Lease {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Lease{journal: j, stop: cancel, stopped: make(chan struct{}), record: record, fresh: written}
+	l := &Lease{journal: j, stop: cancel, stopped: make(chan struct{}), writing: make(chan struct{}, 1), record: record, fresh: written}
 	go l.run(ctx, max(record.Lease()/beatsPerLease, time.Millisecond))
 	return l
 }
@@ -58,8 +60,10 @@ func (l *Lease) beat(ctx context.Context, old time.Duration) error {
 	if done, err := l.young(old); done {
 		return err
 	}
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
 	if done, err := l.young(old); done { // another one arrived meanwhile
 		return err
 	}
@@ -69,6 +73,18 @@ func (l *Lease) beat(ctx context.Context, old time.Duration) error {
 	sent := time.Now()
 	return l.wrote(record, sent, l.journal.beat(ctx, record))
 }
+
+// begin waits until no other write is under way.
+func (l *Lease) begin(ctx context.Context) error {
+	select {
+	case l.writing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *Lease) end() { <-l.writing }
 
 // young reports whether no beat is needed: the last one is younger than old, or the record is lost.
 func (l *Lease) young(old time.Duration) (bool, error) {
@@ -98,8 +114,10 @@ func (l *Lease) Check(ctx context.Context) error {
 
 // Swap changes the record's state; see Journal.Swap. The lease goes on with the changed record.
 func (l *Lease) Swap(ctx context.Context, change Change) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
 	if _, err := l.young(0); err != nil {
 		return err
 	}
@@ -112,8 +130,10 @@ func (l *Lease) Swap(ctx context.Context, change Change) error {
 
 // Note sets fields of the record that decide nothing. It returns ErrLost if the record is not the caller's any more.
 func (l *Lease) Note(ctx context.Context, set bson.D) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
 	if _, err := l.young(0); err != nil {
 		return err
 	}
