@@ -56,7 +56,25 @@ func build(ctx context.Context, log io.Writer) (string, error) {
 		return "", fmt.Errorf("waiting for another build of the embedded server: %w", err)
 	}
 	defer unlock()
-	return binary, compile(ctx, goCommand, source, binary)
+	return binary, rebuild(binary, func() error { return compile(ctx, goCommand, source, binary) })
+}
+
+// rebuild runs compile, which keeps a binary that is up to date. The go command judges that by the binary's first bytes; so
+// a mark stands beside the binary until a build is over, and one that was interrupted while it wrote the file is not
+// taken for good.
+func rebuild(binary string, compile func() error) error {
+	mark := binary + ".unfinished"
+	if _, err := os.Stat(mark); err == nil {
+		if err := os.Remove(binary); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	} else if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		return err
+	}
+	if err := compile(); err != nil {
+		return err
+	}
+	return os.Remove(mark)
 }
 
 // compile builds the nested module by itself, whatever workspace, vendoring or instrumentation the caller uses: the

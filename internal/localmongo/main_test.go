@@ -1,9 +1,0 @@
-package localmongo_test
-
-import (
-	"testing"
-
-	"github.com/intact-go/intact/internal/servertest"
-)
-
-func TestMain(m *testing.M) { servertest.Main(m) }
