@@ -1,0 +1,179 @@
+package storm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/intact-go/intact/internal/faultwire"
+)
+
+// faultPlan is one thing that goes wrong on an inserter's wire.
+type faultPlan struct {
+	inserter int
+	command  faultwire.Name
+	kind     faultKind
+	skip     int // commands of this name that pass first
+	times    int
+	arg      int
+}
+
+func (f faultPlan) String() string {
+	return fmt.Sprintf("%s on inserter %d's %s, after %d, %d times, arg %d", f.kind, f.inserter, f.command, f.skip, f.times, f.arg)
+}
+
+type faultKind int
+
+// The kinds of faults. Each is something that a network or a server can do: an answer may be lost, late, or contradict
+// itself, but no kind has a server claim a reason for a refusal that is not true.
+const (
+	faultDropRequest faultKind = iota
+	faultDropReply
+	faultCut
+	faultCutReply
+	faultDelay
+	faultDelayReply
+	faultHold         // a late write: released when it is most harmful
+	faultHoldReply    // until the client has given up
+	faultDown         // the server is away for a moment
+	faultNotPrimary   // refused for certain: NoWritesPerformed
+	faultInterrupted  // run, and answered with an error that does not say how far
+	faultThrottled    // the whole command refused
+	faultOverloaded   //
+	faultPartly       // some documents throttled
+	faultRefused      // some documents refused for good
+	faultConcern      // run, but not as durably as asked
+	faultCount        // run, with a count that does not add up
+	faultIndex        // run, with an error about a document that was not sent
+	faultUnauthorized // not run, and never will be
+	faultKinds
+)
+
+var faultNames = [...]string{
+	"request lost", "reply lost", "connection cut", "reply cut", "request late", "reply late", "request held", "reply held",
+	"server away", "not primary", "interrupted", "throttled", "overloaded", "partly throttled", "partly refused",
+	"write concern not met", "wrong count", "impossible index", "unauthorized",
+}
+
+func (k faultKind) String() string { return faultNames[k] }
+
+func drawFault(r *rand.Rand, inserters int) faultPlan {
+	commands := []faultwire.Name{
+		faultwire.Insert, faultwire.Insert, faultwire.Insert, faultwire.Insert, faultwire.Delete, faultwire.Find,
+		faultwire.FindAndModify, faultwire.Update,
+	}
+	f := faultPlan{
+		inserter: r.IntN(inserters),
+		command:  commands[r.IntN(len(commands))],
+		kind:     faultKind(r.IntN(int(faultKinds))),
+		skip:     r.IntN(6),
+		times:    1,
+		arg:      r.IntN(100),
+	}
+	if r.IntN(3) == 0 {
+		f.times = 1 + r.IntN(4)
+	}
+	switch f.kind {
+	case faultHold, faultPartly, faultRefused, faultIndex, faultCount, faultConcern:
+		if f.command != faultwire.Insert && f.command != faultwire.Delete {
+			f.command = faultwire.Insert // what they do is about writes
+		}
+		if f.kind == faultHold || f.kind == faultRefused {
+			f.command = faultwire.Insert
+		}
+	}
+	return f
+}
+
+// arm puts a fault in force.
+func (w *world) arm(f faultPlan) {
+	wire := w.wires[f.inserter]
+	on := func() *faultwire.When {
+		return wire.On(f.command.Where(func(r *faultwire.Request) bool {
+			return r.Collection != journalName || f.kind != faultIndex && f.kind != faultCount && f.kind != faultRefused
+		})).Skip(f.skip).Times(f.times)
+	}
+	var rule *faultwire.Rule
+	switch f.kind {
+	case faultDropRequest:
+		rule = on().DropRequest()
+	case faultDropReply:
+		rule = on().DropReply()
+	case faultCut:
+		rule = on().Cut()
+	case faultCutReply:
+		rule = on().CutReply(f.arg % 20)
+	case faultDelay:
+		rule = on().Delay(time.Duration(f.arg%8) * time.Millisecond)
+	case faultDelayReply:
+		rule = on().DelayReply(time.Duration(f.arg%8) * time.Millisecond)
+	case faultHold:
+		rule = on().Hold()
+		w.late = append(w.late, rule)
+	case faultHoldReply:
+		rule = on().HoldReply()
+		w.late = append(w.late, rule)
+	case faultDown:
+		rule = on().ServerDown()
+		go func() { // the wire's Calm ends it at the latest
+			select {
+			case <-rule.Arrived():
+			case <-w.over:
+				return
+			}
+			away := time.NewTimer(time.Duration(f.arg%10) * time.Millisecond)
+			defer away.Stop()
+			select {
+			case <-away.C:
+				rule.Release()
+			case <-w.over:
+			}
+		}()
+	case faultNotPrimary:
+		rule = on().Reply(faultwire.CommandError{Code: 10107, CodeName: "NotWritablePrimary", Message: "not primary", Labels: []string{"RetryableWriteError", "NoWritesPerformed"}})
+	case faultInterrupted:
+		rule = on().Lie(faultwire.CommandError{Code: 11602, CodeName: "InterruptedDueToReplStateChange", Message: "interrupted"})
+	case faultThrottled:
+		rule = on().Reply(faultwire.Throttled(time.Duration(f.arg%5) * time.Millisecond))
+	case faultOverloaded:
+		rule = on().Reply(faultwire.Overloaded(0))
+	case faultPartly:
+		rule = on().WriteErrors(faultwire.WriteError{Index: f.arg % 3, Code: 16500, Message: "busy", RetryAfter: time.Millisecond})
+	case faultRefused:
+		rule = on().WriteErrors(faultwire.WriteError{Index: f.arg % 3, Code: 121, Message: "Document failed validation"})
+	case faultConcern:
+		rule = on().Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"})
+	case faultCount:
+		rule = on().Lie(faultwire.Set("n", int32(f.arg%7)))
+	case faultIndex:
+		rule = on().Lie(faultwire.Edit(func(_ *faultwire.Request, reply bson.Raw) bson.Raw { return impossibleIndex(reply, f.arg) }))
+	case faultUnauthorized:
+		rule = on().Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized", Message: "not authorized"})
+	}
+	w.rules = append(w.rules, armed{f, rule})
+}
+
+// impossibleIndex adds an error about a statement that was not sent.
+func impossibleIndex(reply bson.Raw, arg int) bson.Raw {
+	var document bson.D
+	if bson.Unmarshal(reply, &document) != nil {
+		return reply
+	}
+	index := int32(1000 + arg)
+	if arg%2 == 0 {
+		index = -1
+	}
+	document = append(document, bson.E{Key: "writeErrors", Value: bson.A{bson.D{{Key: "index", Value: index}, {Key: "code", Value: int32(11000)}, {Key: "errmsg", Value: "E11000"}}}})
+	changed, err := bson.Marshal(document)
+	if err != nil {
+		return reply
+	}
+	return changed
+}
+
+type armed struct {
+	plan faultPlan
+	rule *faultwire.Rule
+}

@@ -1,0 +1,244 @@
+package storm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/intact-go/intact/batch"
+	"github.com/intact-go/intact/internal/mongosim"
+)
+
+// plan is everything about a run that is decided beforehand.
+type plan struct {
+	seed        uint64
+	replicaSet  bool
+	retryWrites bool
+	duplicates  mongosim.DuplicateStyle
+	collections int
+	unique      []bool // by collection: whether u is unique
+	foreign     []foreignOp
+	inserters   []inserterPlan
+	recoverers  int
+	faults      []faultPlan
+	events      []eventPlan
+}
+
+// inserterPlan is one client that inserts batches, one after the other.
+type inserterPlan struct {
+	batches []batchPlan
+	dies    int // the insert command before which its connection ends for good; 0 for never
+}
+
+type batchPlan struct {
+	id          int // in the documents' marker
+	parts       []partPlan
+	chunk       int
+	concurrency int
+	stamp       batch.Stamp
+	remove      bool
+	journal     bool
+	key         bool
+	stream      bool
+	cancel      int // the insert command of this inserter at which the context is cancelled; 0 for never
+}
+
+type partPlan struct {
+	collection int
+	ids        []idPlan
+	number     numberKind
+}
+
+// idPlan is how one document gets its _id, and its value under the unique index.
+type idPlan struct {
+	claimed bool
+	id      int // of a claimed _id; others may want it too
+	u       int // 0 for a value that nobody else has
+}
+
+type numberKind int
+
+const (
+	noNumber numberKind = iota
+	counterNumber
+	counterID // the number is the _id
+	bufferedNumber
+	stripedNumber
+	optimisticNumber
+	numberKinds
+)
+
+type foreignKind int
+
+const (
+	foreignInsert foreignKind = iota
+	foreignUpdate
+	foreignDelete
+	foreignEdit     // of a batch's document
+	foreignRecreate // a batch's document is deleted, and its _id taken
+	foreignKinds
+)
+
+// foreignOp is something that somebody else does.
+type foreignOp struct {
+	kind       foreignKind
+	collection int
+	id, u      int
+}
+
+// eventPlan is something that happens to the server, when so many commands have been seen.
+type eventPlan struct {
+	kind  eventKind
+	after int
+}
+
+type eventKind int
+
+const (
+	eventStepDown eventKind = iota
+	eventFailover
+	eventRestart
+	eventKinds
+)
+
+func (k eventKind) String() string { return [...]string{"step-down", "failover", "restart"}[k] }
+
+// makePlan draws a plan.
+func makePlan(seed uint64) plan {
+	r := rand.New(rand.NewPCG(seed, 0x5707))
+	p := plan{
+		seed:        seed,
+		replicaSet:  r.IntN(4) > 0,
+		duplicates:  mongosim.DuplicateStyle(r.IntN(3)),
+		collections: 1 + r.IntN(2),
+	}
+	p.retryWrites = p.replicaSet && r.IntN(4) > 0
+	for range p.collections {
+		p.unique = append(p.unique, r.IntN(2) == 0)
+	}
+	for range r.IntN(12) {
+		p.foreign = append(p.foreign, foreignOp{foreignKind(r.IntN(int(foreignKinds))), r.IntN(p.collections), r.IntN(idSpace), r.IntN(uSpace)})
+	}
+	id := 0
+	for range 1 + r.IntN(2) {
+		var in inserterPlan
+		for range 1 + r.IntN(2) {
+			id++
+			in.batches = append(in.batches, drawBatch(r, p, id))
+		}
+		if r.IntN(8) == 0 {
+			in.dies = 1 + r.IntN(6)
+		}
+		p.inserters = append(p.inserters, in)
+	}
+	if r.IntN(4) == 0 {
+		p.recoverers = 1 + r.IntN(2)
+	}
+	for range r.IntN(5) {
+		p.faults = append(p.faults, drawFault(r, len(p.inserters)))
+	}
+	p.faults = plausible(p.faults)
+	if p.replicaSet && r.IntN(6) == 0 {
+		p.events = append(p.events, eventPlan{eventKind(r.IntN(int(eventKinds))), 3 + r.IntN(20)})
+	}
+	return p
+}
+
+// plausible leaves out what no server does: to take a right away between two sendings of a command. An account that lacks
+// a right lacks it from the beginning, for all commands of the name, and with nothing else going wrong.
+func plausible(faults []faultPlan) []faultPlan {
+	for _, f := range faults {
+		if f.kind == faultUnauthorized {
+			f.skip, f.times = 0, 1<<30
+			return []faultPlan{f}
+		}
+	}
+	return faults
+}
+
+const (
+	idSpace = 24
+	uSpace  = 30
+)
+
+func drawBatch(r *rand.Rand, p plan, id int) batchPlan {
+	b := batchPlan{id: id, chunk: 1 + r.IntN(6), concurrency: 1 + r.IntN(4), journal: r.IntN(3) == 0}
+	b.stream = r.IntN(4) == 0
+	b.key = b.journal && r.IntN(2) == 0
+	b.remove = r.IntN(8) == 0
+	if r.IntN(5) == 0 {
+		b.stamp = batch.Stamp(r.IntN(3))
+	}
+	if b.stamp == batch.StampNone {
+		b.journal, b.key, b.remove = false, false, false
+	}
+	if r.IntN(10) == 0 {
+		b.cancel = 1 + r.IntN(5)
+	}
+	for range 1 + r.IntN(2) {
+		part := partPlan{collection: r.IntN(p.collections)}
+		if r.IntN(2) == 0 {
+			part.number = numberKind(r.IntN(int(numberKinds)))
+		}
+		claims := r.IntN(3)
+		for range r.IntN(14) {
+			d := idPlan{claimed: claims == 1 || claims == 2 && r.IntN(2) == 0, id: id*1_000 + r.IntN(900)}
+			if r.IntN(60) == 0 {
+				d.id = r.IntN(idSpace) // somebody else may have it
+			}
+			if r.IntN(80) == 0 {
+				d.u = 1 + r.IntN(uSpace)
+			}
+			if part.number == counterID {
+				d.claimed = false
+			}
+			part.ids = append(part.ids, d)
+		}
+		b.parts = append(b.parts, part)
+	}
+	return b
+}
+
+// settles reports whether a late insert can only be met by waiting: where there are no transaction numbers, and where the
+// server forgets them or nobody is left to use them.
+func (p plan) settles() bool {
+	if !p.retryWrites || len(p.events) > 0 || p.recoverers > 0 {
+		return true
+	}
+	for _, in := range p.inserters {
+		if in.dies > 0 {
+			return true
+		}
+	}
+	for _, f := range p.faults {
+		if f.kind == faultDown || f.command == "delete" {
+			return true // a fence may be given up
+		}
+	}
+	return false
+}
+
+func (p plan) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "seed %d: replica set %v, retryable writes %v, duplicates %d, unique %v, recoverers %d\n", p.seed, p.replicaSet, p.retryWrites, p.duplicates, p.unique, p.recoverers)
+	for i, in := range p.inserters {
+		fmt.Fprintf(&s, "  inserter %d, dies before insert %d\n", i, in.dies)
+		for _, b := range in.batches {
+			fmt.Fprintf(&s, "    batch %d: chunk %d, concurrency %d, stamp %s, remove %v, journal %v, key %v, stream %v, cancelled at insert %d\n",
+				b.id, b.chunk, b.concurrency, b.stamp, b.remove, b.journal, b.key, b.stream, b.cancel)
+			for _, part := range b.parts {
+				fmt.Fprintf(&s, "      collection %d, number kind %d, ids %v\n", part.collection, part.number, part.ids)
+			}
+		}
+	}
+	for _, op := range p.foreign {
+		fmt.Fprintf(&s, "  foreign %+v\n", op)
+	}
+	for _, f := range p.faults {
+		fmt.Fprintf(&s, "  fault %s\n", f)
+	}
+	for _, e := range p.events {
+		fmt.Fprintf(&s, "  event %s after %d commands\n", e.kind, e.after)
+	}
+	return s.String()
+}
