@@ -17,6 +17,7 @@ import (
 
 	"github.com/intact-go/intact/batch"
 	"github.com/intact-go/intact/internal/faultwire"
+	"github.com/intact-go/intact/internal/journal"
 	"github.com/intact-go/intact/internal/servertest"
 	"github.com/intact-go/intact/internal/wirecheck"
 	"github.com/intact-go/intact/rollback"
@@ -258,7 +259,7 @@ func (w *world) readAll() map[string]bson.Raw {
 	}
 	all := make(map[string]bson.Raw)
 	for _, name := range names {
-		if name == counters || name == plainInserts {
+		if name == counters || name == plainInserts || name == journalName || name == journalName+journal.PagesSuffix {
 			continue
 		}
 		for place, raw := range w.read(name) {
@@ -271,6 +272,7 @@ func (w *world) readAll() map[string]bson.Raw {
 // Collections that check does not look at: those of sequences, and those that plain inserts are compared in.
 const (
 	counters     = "counters"
+	journalName  = "journal"
 	plainInserts = "plain"
 )
 

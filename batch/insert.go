@@ -217,6 +217,9 @@ func (r *run) renumber(ctx context.Context, attempt int) []chunk {
 				r.fail(ErrInvalidDocuments, p.refuse(d, err))
 				return nil
 			}
+			if p.numbers[which].path[0] == "_id" {
+				r.claimAgain(p, d)
+			}
 		}
 		again = append(again, r.cut(p, documents)...)
 	}

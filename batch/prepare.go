@@ -53,6 +53,7 @@ type part struct {
 	inserts   *mongo.Collection // with the batch's write concern, and encoding nothing anew
 	read      int               // documents of a stream so far
 	ended     bool              // the stream was read to its end
+	claimed   idList            // ids that a stream's documents claim, as they are read; protected by run.state
 	track     track
 }
 

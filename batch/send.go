@@ -261,7 +261,8 @@ func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 
 // settleSuspects looks up documents that clashed after an answer was lost: with what an earlier sending stored, or with
 // somebody else's document. What is there with our _id and our proof is stored; its own E11000 was answered at the write
-// concern, and servers wait for that also when they change nothing.
+// concern, and servers wait for that also when they change nothing. An _id that the batch claims twice proves nothing: the
+// document that is there may be the other one.
 func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	documents := make([]*document, len(suspects))
 	for i, suspect := range suspects {
@@ -275,8 +276,9 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 		}
 		return
 	}
+	twins := s.twins(s.part, documents)
 	for i, d := range documents {
-		if ours[identity(d)] {
+		if ours[identity(d)] && !twins[identity(d)] {
 			d.verdict = outcome.Applied
 			s.progress(Inserting, 1)
 			continue
@@ -329,6 +331,42 @@ func (s *sending) find(filter bson.D, found map[string]bool) error {
 		found[string(appendIdentity(nil, id.Type, id.Value))] = true
 	}
 	return nil
+}
+
+// twins returns which of the documents' ids the batch claims more than once in the collection of p. That is found before
+// anything is sent, except in streams and between parts.
+func (r *run) twins(p *part, documents []*document) map[string]bool {
+	count := make(map[string]int, len(documents))
+	for _, d := range documents {
+		count[identity(d)] = 0
+	}
+	see := func(id bson.RawValue) {
+		key := string(appendIdentity(nil, id.Type, id.Value))
+		if n, asked := count[key]; asked {
+			count[key] = n + 1
+		}
+	}
+	for _, q := range r.parts {
+		if q.namespace != p.namespace || q.coll.Database().Client() != p.coll.Database().Client() {
+			continue
+		}
+		for i := range q.documents {
+			if d := &q.documents[i]; !d.minted {
+				see(d.id())
+			}
+		}
+		r.state.Lock()
+		claimed := q.claimed
+		r.state.Unlock()
+		claimed.each(see)
+	}
+	twins := make(map[string]bool)
+	for key, n := range count {
+		if n > 1 {
+			twins[key] = true
+		}
+	}
+	return twins
 }
 
 func identity(d *document) string {

@@ -90,7 +90,32 @@ func (r *run) finishChunk(p *part, documents []document, encode *encoder) (chunk
 	for i := range documents {
 		c.documents[i] = &documents[i]
 	}
+	r.claim(p, c)
 	return c, r.journalWindow(p, c)
+}
+
+// claim takes down the claimed ids of a chunk. Those that carry the stamp are then known to the track as well: to delete
+// by _id and stamp what was not sent does no harm.
+func (r *run) claim(p *part, c chunk) {
+	r.state.Lock()
+	defer r.state.Unlock()
+	for _, d := range c.documents {
+		if !d.minted {
+			p.claimed.add(d.id())
+			d.entry.listed = d.stamped
+		}
+	}
+}
+
+// claimAgain takes down that a document, which is not stored, has got another _id.
+func (r *run) claimAgain(p *part, d *document) {
+	r.state.Lock()
+	defer r.state.Unlock()
+	d.entry.listed = false
+	if p.stream != nil {
+		p.claimed.add(d.id())
+		d.entry.listed = d.stamped
+	}
 }
 
 // window is how many minted ids of a stream are journaled ahead: one write of the head for so many documents. After a

@@ -137,12 +137,17 @@ func (l *idList) ids() []any {
 		return nil
 	}
 	ids := make([]any, 0, l.count)
+	l.each(func(id bson.RawValue) { ids = append(ids, id) })
+	return ids
+}
+
+// each calls f with every id.
+func (l *idList) each(f func(bson.RawValue)) {
 	for rest := l.packed; len(rest) > 0; {
 		length, n := binary.Uvarint(rest[1:])
 		from := 1 + n
 		to := from + int(length)
-		ids = append(ids, bson.RawValue{Type: bson.Type(rest[0]), Value: rest[from:to:to]})
+		f(bson.RawValue{Type: bson.Type(rest[0]), Value: rest[from:to:to]})
 		rest = rest[to:]
 	}
-	return ids
 }

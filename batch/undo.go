@@ -95,7 +95,7 @@ func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 		targets = append(targets, rollback.Target{
 			Collection: p.coll,
 			Ranges:     t.ranges(),
-			IDs:        t.stamped.ids(),
+			IDs:        r.stampedIDs(p),
 			Stamp:      rollback.Stamp{Field: r.config.StampField, Value: r.id},
 			Unproven:   t.unproven.ids(),
 			Late:       t.late,
@@ -108,6 +108,14 @@ func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 		}
 	}
 	return targets, maybe
+}
+
+// stampedIDs returns the claimed ids of a part's stamped documents: of a stream all that were read.
+func (r *run) stampedIDs(p *part) []any {
+	if p.stream != nil && r.config.Stamp != StampNone {
+		return p.claimed.ids()
+	}
+	return p.track.stamped.ids()
 }
 
 // shardKeyOf takes the shard key's values out of a document. A missing field counts as null, as for the server.
