@@ -244,8 +244,6 @@ func (s *sending) documentError(d *document, refusal outcome.Refusal) DocumentEr
 func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 	refused := s.documentError(d, refusal)
 	if duplicate := refusal.Duplicate; duplicate != nil {
-		// A minted _id that is taken at its first sending is somebody else's, against all odds.
-		d.foreign = d.minted && !d.unsure && duplicate.OnID()
 		for which, number := range s.part.numbers {
 			proposer, ok := number.sequence.(Proposer)
 			if ok && proposer.Clashed(s.going, refusal.WriteError, d.numbers[which]) {
@@ -255,6 +253,8 @@ func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 				return
 			}
 		}
+		// A minted _id that is taken at its first sending is somebody else's, against all odds.
+		d.foreign = d.minted && !d.unsure && duplicate.OnID()
 	}
 	a.refused = append(a.refused, refused)
 }
