@@ -23,6 +23,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/intact-go/intact/internal/localmongo"
+	"github.com/intact-go/intact/internal/mongosim"
 )
 
 // Kind says what a server is, for a test whose expectations differ.
@@ -51,10 +52,19 @@ func (k Kind) String() string {
 type Server struct {
 	Kind Kind
 	URI  string
+
+	// Sim is the simulator, to make it fail; nil for another kind.
+	Sim *mongosim.Server
 }
 
-// cleanupTime bounds what happens after a test: its own context has ended by then.
-const cleanupTime = 30 * time.Second
+// What happens after a test is bounded by times of its own: the test's context has ended by then.
+const (
+	// disconnectTime is short because a test may have stopped the server on purpose: the driver would look for it, to
+	// end its sessions.
+	disconnectTime = 5 * time.Second
+
+	dropTime = 30 * time.Second
+)
 
 // shared is the embedded server of this test process. It cannot live in a test: the point is that all of them use the
 // same one.
@@ -64,7 +74,8 @@ var shared struct {
 	err    error // why it could not be started; not tried again
 }
 
-// Each runs the test as one subtest for each kind of server there is: "embedded", or "uri" if MONGODB_URI is set.
+// Each runs the test as one subtest for each kind of server: "embedded", or "uri" if MONGODB_URI is set, and "mongosim",
+// a replica set of its own for this subtest.
 func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	t.Helper()
 	kinds := []struct {
@@ -72,6 +83,7 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 		start func(testing.TB) *Server
 	}{
 		{realKind(), Embedded},
+		{KindSim, sim},
 	}
 	for _, k := range kinds {
 		t.Run(k.kind.String(), func(t *testing.T) { test(t, k.start(t)) })
@@ -92,6 +104,21 @@ func Embedded(t testing.TB) *Server {
 		t.Fatal(shared.err)
 	}
 	return &Server{Kind: realKind(), URI: shared.server.URI()}
+}
+
+// sim starts a simulated replica set that ends with the test.
+func sim(t testing.TB) *Server {
+	t.Helper()
+	s, err := mongosim.Start(mongosim.Config{ReplicaSet: "rs0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &Server{Kind: KindSim, URI: s.URI(), Sim: s}
 }
 
 // stop stops the shared server, if there is one.
@@ -123,7 +150,7 @@ func (s *Server) Client(t testing.TB, opts ...*options.ClientOptions) *mongo.Cli
 		t.Fatalf("client of the %v server: %v", s.Kind, err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
+		ctx, cancel := context.WithTimeout(context.Background(), disconnectTime)
 		defer cancel()
 		if err := client.Disconnect(ctx); err != nil && !errors.Is(err, mongo.ErrClientDisconnected) {
 			t.Errorf("disconnecting from the %v server: %v", s.Kind, err)
@@ -151,7 +178,7 @@ func (s *Server) Database(t testing.TB, c *mongo.Client) *mongo.Database {
 }
 
 func (s *Server) drop(database string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
 	defer cancel()
 	c, err := mongo.Connect(options.Client().ApplyURI(s.URI))
 	if err != nil {
