@@ -65,14 +65,22 @@ type Insert struct {
 // ContradictionError says that a reply cannot be true, so that nothing in it was believed.
 type ContradictionError struct {
 	Sent     int   // documents in the command
-	Inserted int64 // documents that the reply counts as stored
+	Inserted int64 // documents that the reply counts as stored; -1 if the driver did not tell
 	Refused  int   // documents that the reply names as refused
-	Index    int   // an index that is out of range or named twice, else -1
+	Index    int   // an index that is out of range or named twice; -1 if there is none, -2 if it is not known which
 }
 
+const (
+	noIndex  = -1
+	anyIndex = -2
+)
+
 func (e *ContradictionError) Error() string {
-	if e.Index >= 0 || e.Inserted < 0 {
+	if e.Index >= 0 {
 		return fmt.Sprintf("the server's reply to an insert of %d documents contradicts itself: it refuses an impossible or repeated index %d", e.Sent, e.Index)
+	}
+	if e.Index == anyIndex {
+		return fmt.Sprintf("the server's reply to an insert of %d documents contradicts itself: it refuses an impossible index", e.Sent)
 	}
 	return fmt.Sprintf("the server's reply to an insert of %d documents contradicts itself: %d stored and %d refused do not add up",
 		e.Sent, e.Inserted, e.Refused)
@@ -86,7 +94,7 @@ func OfInsert(n int, inserted int64, err error) Insert {
 	switch {
 	case err == nil:
 		if inserted != int64(n) {
-			report.contradict(&ContradictionError{Sent: n, Inserted: inserted, Index: -1})
+			report.contradict(&ContradictionError{Sent: n, Inserted: inserted, Index: noIndex})
 			return report
 		}
 		report.fill(Applied)
@@ -104,14 +112,18 @@ func OfInsert(n int, inserted int64, err error) Insert {
 
 func (r *Insert) judge(n int, inserted int64, exception mongo.BulkWriteException) {
 	for _, refused := range exception.WriteErrors {
-		if refused.Index < 0 || refused.Index >= n || r.Verdicts[refused.Index] == Rejected {
+		if !named(refused) {
+			r.contradict(&ContradictionError{Sent: n, Inserted: inserted, Refused: len(exception.WriteErrors), Index: anyIndex})
+			return
+		}
+		if refused.Index >= n || r.Verdicts[refused.Index] == Rejected {
 			r.contradict(&ContradictionError{Sent: n, Inserted: inserted, Refused: len(exception.WriteErrors), Index: refused.Index})
 			return
 		}
 		r.Verdicts[refused.Index] = Rejected
 	}
 	if inserted != int64(n-len(exception.WriteErrors)) {
-		r.contradict(&ContradictionError{Sent: n, Inserted: inserted, Refused: len(exception.WriteErrors), Index: -1})
+		r.contradict(&ContradictionError{Sent: n, Inserted: inserted, Refused: len(exception.WriteErrors), Index: noIndex})
 		return
 	}
 	for i, verdict := range r.Verdicts {
@@ -130,6 +142,15 @@ func (r *Insert) judge(n int, inserted int64, exception mongo.BulkWriteException
 		r.Err = exception
 		r.Class = Command(exception)
 	}
+}
+
+// named reports whether the server itself gave the index: the driver takes a missing one, or a text, for 0.
+func named(refused mongo.BulkWriteError) bool {
+	if refused.Raw == nil {
+		return refused.Index >= 0
+	}
+	index, ok := refused.Raw.Lookup("index").AsInt64OK()
+	return ok && index >= 0 && index == int64(refused.Index)
 }
 
 // contradict forgets everything that the reply said.
@@ -156,7 +177,7 @@ func IndexPanic(n int, panicked any) (error, bool) {
 	if !ok {
 		return nil, false
 	}
-	return fmt.Errorf("%w (%v)", &ContradictionError{Sent: n, Inserted: -1, Index: -1}, boundsError), true
+	return fmt.Errorf("%w (%v)", &ContradictionError{Sent: n, Inserted: -1, Index: anyIndex}, boundsError), true
 }
 
 // Kind says whether sending a command again can help.
