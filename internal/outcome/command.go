@@ -255,20 +255,24 @@ func DuplicateKey(code int, message string, raw bson.Raw) (d Duplicate, ok bool)
 	return d, true
 }
 
-// indexName reads "… index: email_1 dup key: …" and, of servers before 4.2, "… index: shop.users.$email_1 dup key: …".
+// indexName reads "… collection: shop.users index: email_1 dup key: …", of servers before 4.2 possibly
+// "… index: shop.users.$email_1 dup key: …", and of servers from 4.4 on, when the index has one,
+// "… index: email_1 collation: { … } dup key: …". Whatever stands behind " dup key" is the document's.
 func indexName(message string) string {
-	_, rest, found := strings.Cut(message, " index: ")
+	head, _, found := strings.Cut(message, " dup key")
 	if !found {
 		return ""
 	}
-	name, _, found := strings.Cut(rest, " dup key")
+	before, name, found := strings.Cut(head, " index: ")
 	if !found {
 		return ""
 	}
-	if i := strings.LastIndex(name, ".$"); i >= 0 {
-		name = name[i+2:]
+	name, _, _ = strings.Cut(name, " collation: {")
+	if !strings.Contains(before, " collection: ") {
+		// The old form names the collection here, in which there is no $.
+		if _, index, found := strings.Cut(name, ".$"); found {
+			name = index
+		}
 	}
-	// Servers from 4.4 on may add the collation: "email_1 collation: { … }".
-	name, _, _ = strings.Cut(name, " ")
-	return name
+	return strings.TrimSpace(name)
 }
