@@ -207,7 +207,7 @@ func hint(message string, raw bson.Raw) time.Duration {
 		digits = digits[:end]
 	}
 	ms, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
+	if err != nil && !errors.Is(err, strconv.ErrRange) { // out of range, it is the largest number
 		return 0
 	}
 	return milliseconds(ms)
