@@ -17,7 +17,6 @@ import (
 const (
 	labelNetwork           = "NetworkError"
 	labelRetryableWrite    = "RetryableWriteError"
-	labelNoWrites          = "NoWritesPerformed"
 	labelOverloaded        = "SystemOverloadedError"
 	labelRetryable         = "RetryableError"
 	labelTransientTxn      = "TransientTransactionError"
@@ -107,8 +106,9 @@ func refusesBeforeRunning(code int) bool {
 }
 
 // Command says what an error of a whole command means. A nil error and an error that nobody here has heard of are
-// both Unclear. An error of the context is Transient when a deadline passed (the command's own, as far as this package
-// can know) and Unclear when somebody cancelled; callers check their own contexts first.
+// both Unclear. The end of a context is Transient when a deadline passed (the command's own, as far as this package can
+// know), and also when somebody cancelled while the command was under way, which the driver reports as a network
+// error; callers check their own contexts first.
 func Command(err error) Class {
 	if err == nil {
 		return Class{}
@@ -124,10 +124,13 @@ func Command(err error) Class {
 		return Class{Kind: Permanent, Refused: true}
 	case errors.As(err, &command):
 		class = ofCode(int(command.Code), command.Message, command.Raw)
-		class.Refused = refusesBeforeRunning(class.Code)
+		stored, _ := command.Raw.Lookup("n").AsInt64OK() // a failure that counts documents is not believed
+		class.Refused = refusesBeforeRunning(class.Code) && stored == 0
 	case errors.As(err, &exception):
+		// Not Refused, whatever was: a deleteMany has deleted some documents before it met one that it could not.
 		if len(exception.WriteErrors) > 0 {
 			class = ofWriteError(exception.WriteErrors[0])
+			class.Refused = false
 		} else if exception.WriteConcernError != nil {
 			class = ofCode(exception.WriteConcernError.Code, exception.WriteConcernError.Message, exception.WriteConcernError.Raw)
 		}
@@ -136,22 +139,27 @@ func Command(err error) Class {
 			class = ofCode(bulk.WriteConcernError.Code, bulk.WriteConcernError.Message, bulk.WriteConcernError.Raw)
 		} else if len(bulk.WriteErrors) > 0 {
 			class = ofWriteError(bulk.WriteErrors[0].WriteError)
+			class.Refused = false
 		}
 	}
 	if class.Kind == Unclear && errors.Is(err, context.DeadlineExceeded) {
+		class.Kind = Transient
+	}
+	var cleared driver.RetryablePoolError
+	if class.Kind == Unclear && errors.As(err, &cleared) && cleared.Retryable() {
 		class.Kind = Transient
 	}
 	addLabels(&class, err)
 	return class
 }
 
-// neverSent reports errors that arise before the first sending. (When they arise before a second one, the driver
-// returns the first sending's error.)
+// neverSent reports errors that arise before the first sending. When they arise before a later one, the driver returns
+// the error of the sending before it. A cleared pool (driver.RetryablePoolError) is not among them: the driver itself
+// repeats after it, and may return it in place of the error of a sending that came before.
 func neverSent(err error) bool {
 	var selection topology.ServerSelectionError
 	var queue topology.WaitQueueTimeoutError
-	var pool driver.RetryablePoolError
-	return errors.As(err, &selection) || errors.As(err, &queue) || errors.As(err, &pool) && pool.Retryable()
+	return errors.As(err, &selection) || errors.As(err, &queue)
 }
 
 func addLabels(class *Class, err error) {
@@ -161,9 +169,6 @@ func addLabels(class *Class, err error) {
 	}
 	if labelled.HasErrorLabel(labelOverloaded) {
 		class.Throttled = true
-	}
-	if labelled.HasErrorLabel(labelNoWrites) {
-		class.Refused = true
 	}
 	for _, label := range []string{labelNetwork, labelRetryableWrite, labelOverloaded, labelRetryable, labelTransientTxn} {
 		if class.Kind == Unclear && labelled.HasErrorLabel(label) {

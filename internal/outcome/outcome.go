@@ -1,9 +1,16 @@
 // Package outcome turns what the driver returns into what is proven.
 //
 // An answer proves something about a document only if it says so: a document is Applied when the server counted it,
-// Rejected when the server named it or when nothing was sent, and Unknown in every other case. The driver's own
-// retries are considered: an error of a second sending says nothing about the first, unless it carries the label
-// NoWritesPerformed, in which case the driver (v2.10.0, Operation.Execute) returns the first sending's error instead.
+// Rejected when the server named it or when nothing was sent, and Unknown in every other case.
+//
+// The driver repeats writes by itself, and an error of a later sending says nothing about an earlier one. With a deadline
+// in the context, v2.10.0 (Operation.Execute) repeats without limit, and the error that it returns in the end may be that
+// of any sending: when no server can be selected any more it is that of the last one, even if that was labelled
+// NoWritesPerformed and one before it was answered by nothing but a broken connection. Therefore the label proves
+// nothing here, nor does a connection pool that was cleared. Two things do: that no server was selected, or no
+// connection free, which the driver only reports when it has sent nothing at all; and the codes of checks that every
+// sending of the command meets alike (the command's syntax, the namespace, the rights). The latter hold unless the rights
+// or the kind of the collection changed between two sendings.
 //
 // Errors are told apart by type, code and label, never by their text. Two facts that some servers put nowhere else are
 // read out of the text all the same, because a wrong reading of them does no harm: the name of the index that a
