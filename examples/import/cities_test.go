@@ -32,7 +32,7 @@ func TestWorld(t *testing.T) {
 	files := worldFiles(t)
 	x := newTarget(t)
 	s := x.expect(x.run("--json", "--sequence", "no=places", files.Lines), exitStored, 0)
-	if s.Stored != cities.Count || s.Numbers[0] != (numbers{"places", 1, cities.Count, cities.Count}) {
+	if s.Stored != cities.Count || s.Numbers[0] != (numbers{"places", 1, cities.Count, cities.Count, false}) {
 		t.Errorf("%+v", s)
 	}
 	lines := readLines(t, files.Lines)
@@ -171,6 +171,7 @@ func readAll(t *testing.T, args ...string) []bson.Raw {
 		t.Fatal(err)
 	}
 	in, err := (&program{}).read(t.Context(), o, newScreen(&strings.Builder{}, true))
+	defer in.close()
 	if err != nil || len(in.problems) > 0 {
 		t.Fatal(err, in.problems)
 	}

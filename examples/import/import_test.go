@@ -60,7 +60,7 @@ func TestEveryWayIn(t *testing.T) {
 			if got := x.documents(); !slices.Equal(got, want) {
 				t.Errorf("\n got %q\nwant %q", got, want)
 			}
-			if want := (numbers{"s", 1, 3, 3}); s.Stored != 3 || len(s.Numbers) != 1 || s.Numbers[0] != want {
+			if want := (numbers{"s", 1, 3, 3, false}); s.Stored != 3 || len(s.Numbers) != 1 || s.Numbers[0] != want {
 				t.Errorf("%+v", s)
 			}
 		})

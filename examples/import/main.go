@@ -28,7 +28,8 @@
 // Documents with an _id of their own carry a mark (--stampField) while the import runs: the proof that a rollback deletes
 // only what this import stored. It is removed at the end unless --keepStamp is given.
 //
-// The documents are held in memory as BSON.
+// Up to 64 MB of documents (as BSON) are held in memory; larger files go through a temporary file, so that their size is
+// no matter. An _id that stands twice in such a file is then found by the server, not in the reading.
 //
 // # Interrupting
 //
@@ -88,6 +89,7 @@ type program struct {
 	signals        <-chan os.Signal
 	dialer         driver.ContextDialer // to the server; nil for the network
 	exit           func(code int)       // for the third signal
+	memory         int                  // bytes of documents before a temporary file is used; 0 for the default
 }
 
 // run does what the arguments say and returns the exit code. It leaves no goroutine, except one that waits for the

@@ -3,31 +3,46 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/intact-go/intact/examples/internal/records"
 )
 
+// memory is how many bytes of documents are held in memory before they go to a temporary file, unless the program says
+// otherwise.
+const memory = 64 << 20
+
 // input is what was read.
 type input struct {
-	documents []bson.Raw
-	positions []records.Position // of documents
-	problems  []*records.Problem
-	stopped   bool // something could not be read to its end
+	stock
+	read     int       // records, good or bad
+	problems []problem // in the order of the files
+	stopped  bool      // something could not be read to its end
+	checker  *checker
+	thorough bool // all documents are checked by package batch, not only those that leave the memory
 }
 
-// read reads all files. Records that are not fit are problems of the input; an error is one of the files themselves, or
-// the end of the context.
+// read reads and checks all files. Records that are not fit are problems of the input; an error is one of the files
+// themselves, or the end of the context. The input has to be closed in any case.
 func (p *program) read(ctx context.Context, o *options, show *screen) (*input, error) {
-	in := &input{}
+	in := &input{stock: stock{limit: p.memory}, thorough: o.dryRun}
+	if in.limit == 0 {
+		in.limit = memory
+	}
+	var err error
+	if in.checker, err = newChecker(o); err != nil {
+		return in, err
+	}
+	defer in.checker.close()
 	sources := make([]*source, 0, len(o.files))
 	defer func() {
 		for _, s := range sources {
@@ -48,17 +63,26 @@ func (p *program) read(ctx context.Context, o *options, show *screen) (*input, e
 		}
 	}
 	show.begin("reading", total, bytesUnit)
-	for _, s := range sources {
-		s.progress = func(n int) { show.add(n, len(in.documents)) }
-		if err := in.readOne(ctx, s, o); err != nil {
+	defer show.end()
+	for i, s := range sources {
+		s.progress = func(n int) { show.add(n, in.read) }
+		if err := in.readOne(ctx, s, i, o); err != nil {
 			return in, err
 		}
 	}
-	show.end()
+	if in.thorough || in.spilled > 0 || len(in.problems) > 0 { // otherwise what is in memory is checked when it is inserted
+		if err := in.check(); err != nil {
+			return in, err
+		}
+	}
+	slices.SortStableFunc(in.problems, func(a, b problem) int {
+		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
 	return in, nil
 }
 
-func (in *input) readOne(ctx context.Context, s *source, o *options) error {
+// readOne reads the file that is the nth of all.
+func (in *input) readOne(ctx context.Context, s *source, nth int, o *options) error {
 	text, err := s.decompressed()
 	if err != nil {
 		return err
@@ -69,20 +93,27 @@ func (in *input) readOne(ctx context.Context, s *source, o *options) error {
 		if err == nil {
 			record, err = reader.Next()
 		}
-		var problem *records.Problem
+		var bad *records.Problem
 		switch {
 		case err == nil:
-			in.documents = append(in.documents, record.Document)
-			in.positions = append(in.positions, record.Position)
-		case errors.Is(err, io.EOF) && !errors.As(err, &problem):
-			return nil
-		case errors.As(err, &problem):
-			in.problems = append(in.problems, problem)
-			if problem.Last {
+			in.read++
+			in.add(record)
+			if in.full() {
+				err = in.flush()
+			}
+			if err != nil {
+				return err
+			}
+		case errors.As(err, &bad):
+			in.read++
+			in.problems = append(in.problems, problem{Position: bad.Position, Text: bad.Text, hint: hintFor(bad), order: nth})
+			if bad.Last {
 				in.stopped = true
 				return nil
 			}
 			err = nil
+		case errors.Is(err, io.EOF):
+			return nil
 		default:
 			return err
 		}
@@ -90,6 +121,29 @@ func (in *input) readOne(ctx context.Context, s *source, o *options) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// flush checks what is in memory and moves it to the temporary file, or forgets it if nothing will be stored anyway.
+func (in *input) flush() error {
+	if err := in.check(); err != nil {
+		return err
+	}
+	if in.thorough || len(in.problems) > 0 {
+		in.documents, in.positions, in.size = nil, nil, 0
+		return nil
+	}
+	return in.spill()
+}
+
+// check finds the documents in memory that package batch would refuse.
+func (in *input) check() error {
+	unfit, err := in.checker.unfit(in.documents)
+	place := func(i int) records.Position { return in.positions[i] }
+	for _, d := range unfit {
+		at := place(d.Index)
+		in.problems = append(in.problems, problem{Position: at, Text: reason(d, place), order: slices.Index(in.checker.o.files, at.File)})
+	}
+	return err
 }
 
 // source is an open file.

@@ -27,9 +27,9 @@ const (
 func (p *program) importFiles(ctx context.Context, stop <-chan struct{}, o *options, show *screen) *summary {
 	s := &summary{Database: o.database, Collection: o.collection, Files: o.files, start: time.Now(), dryRun: o.dryRun, numbered: len(o.sequences) > 0}
 	in, err := p.read(ctx, o, show)
-	show.end()
+	defer in.close()
 	s.reading(in, err)
-	if s.failed() {
+	if s.failed() || o.dryRun {
 		return s
 	}
 	show.note("read %d %s in %s", s.Read, plural(s.Read, "document"), seconds(time.Since(s.start)))
@@ -39,10 +39,11 @@ func (p *program) importFiles(ctx context.Context, stop <-chan struct{}, o *opti
 		return s
 	}
 	defer disconnect(client)
-	return s.storing(ctx, stop, client.Database(o.database), in, o, show)
+	s.storing(ctx, stop, client.Database(o.database), in, o, show)
+	return s
 }
 
-// connect returns a client of a server that answers. For a dry run it asks nobody.
+// connect returns a client of a server that answers.
 func (p *program) connect(ctx context.Context, o *options) (*mongo.Client, error) {
 	settings := driver.Client().SetAppName("intact import").SetServerSelectionTimeout(connectTime).ApplyURI(o.uri) // which can say otherwise
 	if p.dialer != nil {
@@ -51,9 +52,6 @@ func (p *program) connect(ctx context.Context, o *options) (*mongo.Client, error
 	client, err := mongo.Connect(settings)
 	if err != nil {
 		return nil, fmt.Errorf("no connection: %w", withoutURI(err, o.uri))
-	}
-	if o.dryRun {
-		return client, nil
 	}
 	if err := client.Ping(ctx, nil); err != nil {
 		disconnect(client)
@@ -72,9 +70,13 @@ func disconnect(client *mongo.Client) {
 }
 
 // storing inserts the documents as one batch.
-func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.Database, in *input, o *options, show *screen) *summary {
-	part := batch.Into(db.Collection(o.collection), in.documents)
-	counters := make(map[string]*counter) // fields that share a counter share its one reservation
+func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.Database, in *input, o *options, show *screen) {
+	part, err := in.part(db.Collection(o.collection))
+	if err != nil {
+		s.cause = err
+		return
+	}
+	counters := make(map[string]*counter) // fields that share a counter share its reservations
 	for _, q := range o.sequences {
 		if counters[q.name] == nil {
 			counters[q.name] = newCounter(db.Collection(o.counters), q)
@@ -82,41 +84,31 @@ func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.D
 		}
 		part = part.Number(q.field, counters[q.name])
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	config := batch.Config{
+	view := &batchView{show: show, total: in.count()}
+	result, err := batch.New(batch.Config{
 		Concurrency: o.workers,
 		StampField:  o.stampField,
 		RemoveStamp: !o.keepStamp,
+		Progress:    view.progress,
+		Observe:     view.observe,
 		Rollback:    rollback.Policy{Stop: stop},
-	}
-	view := &batchView{show: show}
-	config.Progress = view.progress
-	config.Observe = func(event batch.Event) {
-		if o.dryRun && event.Kind == batch.Prepared { // everything was checked and nothing was sent
-			s.fit = true
-			cancel()
-			return
-		}
-		view.observe(event)
-	}
-	result, err := batch.New(config).Insert(ctx, part)
+	}).Insert(ctx, part)
 	show.end()
-	s.inserting(result, err, in.positions)
-	return s
+	s.inserting(result, err, in)
 }
 
 // batchView shows the phases of a batch. The batch calls its methods one at a time.
 type batchView struct {
-	show *screen
-	last batch.Progress
+	show  *screen
+	total int // documents
+	last  batch.Progress
 }
 
 // observe begins the phases that take long.
 func (v *batchView) observe(event batch.Event) {
 	switch event.Kind {
 	case batch.Prepared:
-		v.begin(batch.Inserting, "storing", event.Documents)
+		v.begin(batch.Inserting, "storing", v.total)
 	case batch.RollbackStarted:
 		v.show.end()
 		v.show.note("import: deleting what was stored")
@@ -132,9 +124,9 @@ func (v *batchView) begin(phase batch.Phase, name string, total int) {
 func (v *batchView) progress(p batch.Progress) {
 	switch {
 	case p.Phase == batch.Preparing && v.last.Phase != p.Phase:
-		v.begin(p.Phase, "checking", p.Total)
+		v.begin(p.Phase, "checking", v.total)
 	case p.Phase == batch.Committing && v.last.Phase != p.Phase:
-		v.begin(p.Phase, "removing marks", p.Total)
+		v.begin(p.Phase, "removing marks", v.total)
 	}
 	v.show.add(p.Done-v.last.Done, p.Done)
 	v.last = p
@@ -142,42 +134,41 @@ func (v *batchView) progress(p batch.Progress) {
 
 // counter is a sequence that remembers which numbers it gave out.
 type counter struct {
-	name   string
-	fields []string
-	from   *idgen.Counter
-	first  int64
-	last   int64
-	count  int
+	from *idgen.Counter
+	step int64
+	got  numbers
 }
 
 func newCounter(coll *mongo.Collection, q sequence) *counter {
-	return &counter{name: q.name, from: idgen.NewCounter(coll, q.name, idgen.CounterConfig{Start: q.start, FromZero: q.start == 0, Step: q.step})}
+	return &counter{step: q.step, got: numbers{Sequence: q.name}, from: idgen.NewCounter(coll, q.name, idgen.CounterConfig{Start: q.start, FromZero: q.start == 0, Step: q.step})}
 }
 
-// Reserve is called once for a batch.
+// Reserve is called once for a batch, or chunk by chunk if its documents are not in memory.
 func (c *counter) Reserve(ctx context.Context, n int) ([]any, error) {
 	values, err := c.from.Reserve(ctx, n)
-	if err == nil && len(values) > 0 {
-		c.first, _ = values[0].(int64)
-		c.last, _ = values[len(values)-1].(int64)
-		c.count = len(values)
+	if err != nil || len(values) == 0 {
+		return values, err
 	}
-	return values, err
+	first, _ := values[0].(int64)
+	last, _ := values[len(values)-1].(int64)
+	if c.got.Count == 0 {
+		c.got.First = first
+	} else if first != c.got.Last+c.step {
+		c.got.Gaps = true
+	}
+	c.got.Last = last
+	c.got.Count += len(values)
+	return values, nil
 }
 
 // reading takes down what came of the reading.
 func (s *summary) reading(in *input, err error) {
-	s.Read = len(in.documents) + len(in.problems)
-	s.stopped = in.stopped
-	for _, p := range in.problems {
-		s.problems = append(s.problems, problem{Position: p.Position, Text: p.Text, hint: hintFor(p)})
-	}
-	s.Refused = len(in.problems)
-	s.cause = err
+	s.Read, s.Refused = in.read, len(in.problems)
+	s.stopped, s.problems, s.cause = in.stopped, in.problems, err
 }
 
-// inserting takes down what came of the inserting. The positions are those of the documents.
-func (s *summary) inserting(result *batch.Result, err error, positions []records.Position) {
+// inserting takes down what came of the inserting.
+func (s *summary) inserting(result *batch.Result, err error, in *input) {
 	var failed *batch.Error
 	switch {
 	case err == nil:
@@ -195,22 +186,36 @@ func (s *summary) inserting(result *batch.Result, err error, positions []records
 	if !failed.RolledBack() {
 		s.left = failed.Leftovers()
 	}
-	for _, d := range failed.Documents {
-		s.problems = append(s.problems, problem{Position: positions[d.Index], Text: reason(d, positions)})
-	}
 	s.Refused = len(failed.Documents)
-	if s.Refused == 0 && !(s.dryRun && s.fit) {
+	if s.Refused == 0 {
 		s.cause = failed.Cause
+		return
+	}
+	indexes := make(map[int]bool)
+	for _, d := range failed.Documents {
+		indexes[d.Index] = true
+		var twin *batch.DuplicateIDError
+		if errors.As(d.Err, &twin) {
+			indexes[twin.First] = true
+		}
+	}
+	places, err := in.places(indexes)
+	if err != nil {
+		s.cause = err
+	}
+	place := func(i int) records.Position { return places[i] }
+	for _, d := range failed.Documents {
+		s.problems = append(s.problems, problem{Position: place(d.Index), Text: reason(d, place)})
 	}
 }
 
 // reason says why a document was refused, to the person whose data it is: unlike the library's errors, which end up in
 // logs, it quotes the server.
-func reason(d batch.DocumentError, positions []records.Position) string {
+func reason(d batch.DocumentError, place func(index int) records.Position) string {
 	var twin *batch.DuplicateIDError
 	switch {
 	case errors.As(d.Err, &twin):
-		return fmt.Sprintf("the same _id as in %v", positions[twin.First])
+		return fmt.Sprintf("the same _id as in %v", place(twin.First))
 	case d.Code != 0 && len(d.ErrInfo) > 0:
 		return clip(fmt.Sprintf("refused by the server: %s (code %d): %s", d.Message, d.Code, relaxed(d.ErrInfo)), 1000)
 	case d.Code != 0:

@@ -41,7 +41,6 @@ type summary struct {
 	start      time.Time
 	dryRun     bool
 	numbered   bool // --sequence was given
-	fit        bool // dry run: everything could be stored
 	stopped    bool // a file was not read to its end
 	sent       bool // an insert was sent
 	deleted    int64
@@ -59,13 +58,15 @@ type numbers struct {
 	First    int64  `json:"first"`
 	Last     int64  `json:"last"`
 	Count    int    `json:"count"`
+	Gaps     bool   `json:"gaps,omitempty"` // somebody else took numbers in between
 }
 
 // problem is a record that was refused.
 type problem struct {
 	records.Position
-	Text string
-	hint string
+	Text  string
+	hint  string
+	order int // of its file
 }
 
 func (p problem) String() string { return p.Position.String() + ": " + p.Text + p.hint }
@@ -146,8 +147,8 @@ func (s *summary) complete(o *options) {
 	shown := min(len(s.problems), o.errors)
 	s.Problems, s.MoreProblems = s.problems[:shown], len(s.problems)-shown
 	for _, c := range s.counters {
-		if c.count > 0 {
-			s.Numbers = append(s.Numbers, numbers{c.name, c.first, c.last, c.count})
+		if c.got.Count > 0 {
+			s.Numbers = append(s.Numbers, c.got)
 		}
 	}
 	if s.cause != nil {
@@ -175,6 +176,9 @@ func (s *summary) text(show *screen) string {
 		text := n.Sprintf("stored %d %s in %s (%s)", s.Stored, plural(s.Stored, "document"), where, seconds(time.Since(s.start)))
 		for _, c := range s.Numbers {
 			text += n.Sprintf(", %s %d … %d", c.Sequence, c.First, c.Last)
+			if c.Gaps {
+				text += " with gaps"
+			}
 		}
 		return text
 	case "checked":
