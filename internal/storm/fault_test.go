@@ -76,7 +76,7 @@ func drawFault(r *rand.Rand, inserters int) faultPlan {
 		f.times = 1 + r.IntN(4)
 	}
 	switch f.kind {
-	case faultHold, faultPartly, faultRefused, faultIndex, faultCount, faultConcern:
+	case faultHold, faultHoldReply, faultPartly, faultRefused, faultIndex, faultCount, faultConcern:
 		if f.command != faultwire.Insert && f.command != faultwire.Delete {
 			f.command = faultwire.Insert // what they do is about writes
 		}
