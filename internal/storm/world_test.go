@@ -86,7 +86,7 @@ func newWorld(p plan) (*world, error) {
 			SetRetryWrites(p.retryWrites).SetDialer(wire).SetServerSelectionTimeout(patience))
 		return wire, client, err
 	}
-	if w.calmly, w.calm, err = connect(30*time.Second); err != nil {
+	if w.calmly, w.calm, err = connect(30 * time.Second); err != nil {
 		return nil, err
 	}
 	w.calmly.Observe(w.onDelete)

@@ -1,0 +1,179 @@
+package storm
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var planted = flag.Bool("storm.planted", false, "look for each of the planted bugs; takes minutes")
+
+// bug is a mistake in the library that the search has to find. It is put in with go's -overlay, so that the library itself
+// has no switch for it.
+type bug struct {
+	name string
+	file string // from the module's root
+	old  string // must be there exactly once
+	new  string
+}
+
+// bugs are mistakes that are easily made in a library like this one; several were made in others.
+var bugs = []bug{
+	{
+		"inserts that run are cancelled when another fails", "batch/send.go",
+		"mongo.NewSessionContext(context.WithoutCancel(s.going), s.session)", "mongo.NewSessionContext(s.going, s.session)",
+	},
+	{
+		"claimed ids are deleted without the stamp", "rollback/plan.go",
+		"filter: append(filter, proof...),", "filter: filter,",
+	},
+	{
+		"a lost answer counts as a refusal", "internal/outcome/outcome.go",
+		"	default:\n		report.Err = err", "	default:\n		report.fill(Rejected)\n		report.Err = err",
+	},
+	{
+		"no second look after the settle time", "rollback/undo.go",
+		"		if s.late {\n			late = append(late, s)", "		if s.late && s.unproven {\n			late = append(late, s)",
+	},
+	{
+		"the settle time is not waited for", "rollback/undo.go",
+		"if retry.Sleep(ctx, u.policy.Settle) != nil {", "if retry.Sleep(ctx, u.policy.Settle/1000) != nil {",
+	},
+	{
+		"the state is changed without comparing the version", "internal/journal/journal.go",
+		`return append(byID(from.ID), bson.E{Key: "attempt", Value: from.Attempt}, bson.E{Key: "version", Value: from.Version})`,
+		`return append(byID(from.ID), bson.E{Key: "attempt", Value: from.Attempt})`,
+	},
+	{
+		"the batch is committed without the journal", "batch/batch.go",
+		"		r.commitJournal(ctx)\n", "",
+	},
+	{
+		"writes are acknowledged by the primary alone", "batch/options.go",
+		`c.WriteConcern = &writeconcern.WriteConcern{W: "majority", Journal: &journaled}`, `c.WriteConcern = &writeconcern.WriteConcern{W: 1, Journal: &journaled}`,
+	},
+	{
+		"a duplicate key after a lost answer is believed", "batch/send.go",
+		"case refusal.Duplicate != nil && d.unsure:", "case refusal.Duplicate != nil && d.unsure && d.foreign:",
+	},
+	{
+		"a duplicate key after a lost answer counts as stored", "batch/send.go",
+		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] || !twins[identity(d)] {",
+	},
+	{
+		"an _id that the batch claims twice counts as stored", "batch/send.go",
+		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] {",
+	},
+	{
+		"a write concern that was not met counts as success", "internal/outcome/outcome.go",
+		"	if exception.WriteConcernError != nil {", "	if exception.WriteConcernError != nil && n < 0 {",
+	},
+	{
+		"the count of a reply is not looked at", "internal/outcome/outcome.go",
+		"		if inserted != int64(n) {", "		if inserted < 0 {",
+	},
+	{
+		"the rollback runs on the caller's context", "rollback/rollback.go",
+		"mongo.NewSessionContext(context.WithoutCancel(ctx), nil)", "mongo.NewSessionContext(ctx, nil)",
+	},
+	{
+		"a delete is not repeated", "rollback/undo.go",
+		"		case class.Kind == outcome.Permanent || errors.As(err, &permanent{}):\n			return err", "		case class.Kind != 77:\n			return nil",
+	},
+	{
+		"claimed ids are not journaled", "batch/journal.go",
+		"	return s.ledger.journal.AddPage(ctx, page)", "	return nil",
+	},
+}
+
+// within is the number of schedules in which each planted bug is found.
+const within = 6_000
+
+// TestPlantedBugs shows that the search can find anything.
+func TestPlantedBugs(t *testing.T) {
+	if !*planted {
+		t.Skip("it builds the library anew for each bug; run it with -storm.planted")
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range bugs {
+		t.Run(b.name, func(t *testing.T) {
+			overlay := plant(t, root, b)
+			command := exec.Command("go", "test", "-overlay", overlay, "-run", "TestSearch$", "./internal/storm",
+				"-storm.runs", fmt.Sprint(within), "-storm.repeat", "1", "-timeout", "20m", "-v")
+			command.Dir = root
+			out, err := command.CombinedOutput()
+			switch {
+			case bytes.Contains(out, []byte("[build failed]")):
+				t.Fatalf("the planted bug does not compile:\n%s", out)
+			case err == nil:
+				t.Errorf("not found in %d schedules", within)
+			case !bytes.Contains(out, []byte("a promise is broken")):
+				t.Errorf("the search ended otherwise:\n%s", out)
+			default:
+				t.Log(summary(out))
+			}
+		})
+	}
+}
+
+// plant writes the patched file and go's description of the overlay.
+func plant(t *testing.T, root string, b bug) string {
+	t.Helper()
+	path := filepath.Join(root, filepath.FromSlash(b.file))
+	source, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(source), b.old); n != 1 {
+		t.Fatalf("%s has the place of the bug %d times, not once", b.file, n)
+	}
+	dir := t.TempDir()
+	patched := filepath.Join(dir, filepath.Base(path))
+	changed := strings.Replace(string(source), b.old, b.new, 1)
+	if err := os.WriteFile(patched, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	description, err := json.Marshal(map[string]map[string]string{"Replace": {path: patched}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlay, description, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
+}
+
+// summary takes the lines out of a search's output that say what was found, and after how many schedules.
+func summary(out []byte) string {
+	var lines []string
+	for line := range strings.Lines(string(out)) {
+		for _, promise := range []string{"all: ", "nothing: ", "bystander: ", "honesty: ", "crash: ", "numbers: ", "schedules in"} {
+			if strings.HasPrefix(strings.TrimSpace(line), promise) || strings.Contains(line, "schedules in") {
+				lines = append(lines, strings.TrimSpace(line))
+				break
+			}
+		}
+	}
+	return strings.Join(lines[:min(4, len(lines))], "\n")
+}
+
+// TestPlantedBugsHaveTheirPlaces keeps the list of bugs in step with the library.
+func TestPlantedBugsHaveTheirPlaces(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range bugs {
+		t.Run(b.name, func(t *testing.T) { plant(t, root, b) })
+	}
+}
