@@ -20,8 +20,7 @@ func runCreate(op *operation) ([]byte, error) {
 	}
 	s.serial++
 	copy(c.uuid[8:], newCollection("", s.serial, collation{}).uuid[8:])
-	c.discard = s.config.Discard
-	s.data.collections[op.ns] = c
+	s.adopt(c)
 	return nil, nil
 }
 

@@ -2,6 +2,7 @@ package mongosim
 
 import (
 	"encoding/binary"
+	"maps"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -55,6 +56,9 @@ type collection struct {
 	validateWarn    bool // validationAction: warn
 	validateNothing bool // validationLevel: off
 
+	shardKey []string       // nil for a collection that is not sharded
+	shards   map[string]int // the shard of every value of the shard key
+
 	discard   bool  // documents are counted and checked, not kept
 	discarded int64 // how many
 }
@@ -69,6 +73,7 @@ func newCollection(ns string, serial uint64, c collation) *collection {
 func (c *collection) clone() *collection {
 	d := *c
 	d.records = c.records.clone()
+	d.shards = maps.Clone(c.shards)
 	d.indexes = make([]*index, len(c.indexes))
 	for i, x := range c.indexes {
 		y := *x
@@ -113,6 +118,10 @@ func (c *collection) index(doc []byte, id, old int64) error {
 				if other, ok := x.entries.get(k); ok && other != old {
 					return &duplicate{index: x, doc: doc, key: k}
 				}
+			}
+		} else if x.name == "_id_" {
+			if c.idOnShard(keys[0], c.shard(doc), old) {
+				return &duplicate{index: x, doc: doc, key: keys[0]}
 			}
 		}
 		all = append(all, keys)

@@ -68,7 +68,7 @@ func (op *operation) awaitConcern() []byte {
 		// The implicit default is majority since 5.0 (manual, "Default MongoDB Write Concern").
 		w.majority, w.w = s.config.MaxWireVersion >= 13, 1
 	}
-	if s.config.ReplicaSet == "" {
+	if len(s.members) == 1 {
 		return nil
 	}
 	position := op.position

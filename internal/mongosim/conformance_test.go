@@ -100,6 +100,7 @@ func TestConformance(t *testing.T) {
 		"set":            {ReplicaSet: "rs"},
 		"set 4.4":        {ReplicaSet: "rs", MaxWireVersion: 9},
 		"set of three":   {ReplicaSet: "rs", Members: 3},
+		"mongos":         {ShardKeys: map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config.InProcess = true

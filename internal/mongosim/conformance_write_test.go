@@ -125,8 +125,8 @@ var insertBehaviours = []behaviour{
 		t2, i2 := raw.Lookup("in", "t").Timestamp()
 		return lines(equal("top is empty", t == 0 && i == 0, false), equal("nested is empty", t2 == 0 && i2 == 0, true))
 	}},
-	{name: "100,000 documents in one command", run: func(w *world) error {
-		docs := make([]any, 100_000)
+	{name: "20,000 documents in one command", run: func(w *world) error {
+		docs := make([]any, 20_000)
 		for i := range docs {
 			docs[i] = d("_id", i)
 		}

@@ -39,6 +39,16 @@ func runDelete(op *operation) ([]byte, error) {
 		if err := op.deletable(c); err != nil {
 			return nil, err
 		}
+		if limit == 1 && c.shardKey != nil {
+			n, err := op.onShards(c, f, func(on *filter) (int32, error) {
+				n, err := op.deleteMatching(newScan(c, on), limit, b.stmts[i])
+				return int32(n), err
+			})
+			if n > 0 {
+				op.remember(b.stmts[i], &statement{n: n})
+			}
+			return &statement{n: n}, err
+		}
 		n, err := op.deleteMatching(newScan(c, f), limit, b.stmts[i])
 		if err != nil {
 			return nil, err

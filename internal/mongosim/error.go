@@ -31,6 +31,7 @@ const (
 	codeDollarPrefixedFieldName         = 52
 	codeEmptyFieldName                  = 56
 	codeCommandNotFound                 = 59
+	codeShardKeyNotFound                = 61
 	codeWriteConcernFailed              = 64
 	codeImmutableField                  = 66
 	codeCannotCreateIndex               = 67
@@ -72,7 +73,7 @@ var codeNames = map[int32]string{
 	codeConflictingUpdateOperators: "ConflictingUpdateOperators", codeCursorNotFound: "CursorNotFound",
 	codeNamespaceExists: "NamespaceExists", codeMaxTimeMSExpired: "MaxTimeMSExpired",
 	codeDollarPrefixedFieldName: "DollarPrefixedFieldName", codeEmptyFieldName: "EmptyFieldName",
-	codeCommandNotFound: "CommandNotFound", codeWriteConcernFailed: "WriteConcernFailed",
+	codeCommandNotFound: "CommandNotFound", codeShardKeyNotFound: "ShardKeyNotFound", codeWriteConcernFailed: "WriteConcernFailed",
 	codeImmutableField: "ImmutableField", codeCannotCreateIndex: "CannotCreateIndex",
 	codeInvalidOptions: "InvalidOptions", codeInvalidNamespace: "InvalidNamespace",
 	codeUnknownReplWriteConcern: "UnknownReplWriteConcern", codeIndexOptionsConflict: "IndexOptionsConflict",

@@ -23,6 +23,7 @@ type filter struct {
 	size  int
 	coll  collation
 	rules *schema
+	on    func(doc []byte) bool // the pseudo-operator "shard"
 }
 
 // compileFilter understands the operators listed here and refuses every other, because a filter that quietly loses a
@@ -313,6 +314,8 @@ func (f *filter) match(doc []byte) bool {
 		return f.op == "$nor"
 	case "$not":
 		return !f.kids[0].match(doc)
+	case "shard":
+		return f.on(doc)
 	case "$jsonSchema":
 		return f.rules.matches(bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: doc})
 	}

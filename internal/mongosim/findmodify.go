@@ -99,6 +99,9 @@ func (op *operation) findAndModify(fm *findAndModify, number int32) (*statement,
 	if err != nil {
 		return nil, err
 	}
+	if c != nil && c.shardKey != nil && op.server.config.MaxWireVersion < 21 && !c.targets(f) {
+		return nil, errorf(codeShardKeyNotFound, "Query for sharded findAndModify must contain the shard key")
+	}
 	var id int64
 	var before []byte
 	if c != nil {

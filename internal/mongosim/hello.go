@@ -60,8 +60,11 @@ func (s *Server) hello(op *operation) []byte {
 	if !s.config.NoStreaming {
 		out = append(out, s.topologyVersion()...)
 	}
-	if s.config.ReplicaSet != "" {
+	switch {
+	case s.config.ReplicaSet != "":
 		out = append(out, s.setFields(op.member, primary)...)
+	case s.config.ShardKeys != nil:
+		out = bsoncore.AppendStringElement(out, "msg", "isdbgrid")
 	}
 	out = bsoncore.AppendInt32Element(out, "maxBsonObjectSize", int32(s.config.MaxDocumentBytes))
 	out = bsoncore.AppendInt32Element(out, "maxMessageSizeBytes", int32(s.config.MaxMessageBytes))

@@ -43,6 +43,22 @@ func (x *index) remove(key string, id int64) {
 	x.entries.delete(key)
 }
 
+// lookup is the records whose key is exactly this one.
+func (x *index) lookup(key string) []int64 {
+	if x.unique {
+		if id, ok := x.entries.get(key); ok {
+			return []int64{id}
+		}
+		return nil
+	}
+	var ids []int64
+	x.entries.ascend(bound[string]{key: key, set: true}, after([]byte(key)), func(_ string, id int64) bool {
+		ids = append(ids, id)
+		return true
+	})
+	return ids
+}
+
 // keys are a document's entries: one for most documents, one for each element of an array (multikey), none where the
 // index is sparse or partial and leaves the document out. A missing field is indexed as null, an empty array as
 // undefined; two arrays side by side are refused (manual, "Multikey Indexes"; BtreeKeyGenerator).

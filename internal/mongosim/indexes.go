@@ -49,6 +49,9 @@ func runCreateIndexes(op *operation) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		if c.shardKey != nil && x.unique && !x.covers(c.shardKey) {
+			return nil, errorf(codeCannotCreateIndex, "cannot create unique index over %s with shard key pattern", x.name)
+		}
 		same, err := c.conflict(x)
 		if err != nil {
 			return nil, err

@@ -32,6 +32,11 @@ type Config struct {
 	// members; those beyond Members are hidden from clients but count for majorities.
 	Members int
 
+	// ShardKeys makes the server a mongos in front of two shards, with these collections ("db.collection") sharded by
+	// these fields. An _id is unique on its shard only, and a write of one document that names neither the shard key nor
+	// an _id is refused before 7.0. Not together with ReplicaSet.
+	ShardKeys map[string]string
+
 	// InProcess serves clients over in-memory pipes instead of loopback TCP: faster, and without sockets. Clients must
 	// use Dialer.
 	InProcess bool
@@ -123,6 +128,9 @@ func Start(config Config) (*Server, error) {
 	if config.MaxBatch == 0 {
 		config.MaxBatch = 100_000
 	}
+	if config.ReplicaSet != "" && config.ShardKeys != nil {
+		return nil, errors.New("mongosim: either a replica set or a mongos")
+	}
 	if config.ReplicaSet == "" && config.Members != 1 {
 		return nil, errors.New("mongosim: a standalone server has one member")
 	}
@@ -145,7 +153,7 @@ func Start(config Config) (*Server, error) {
 		topology: 1,
 	}
 	voters := 1
-	if config.ReplicaSet != "" {
+	if config.ReplicaSet != "" || config.ShardKeys != nil {
 		voters = max(3, config.Members)
 	}
 	for i := range voters {

@@ -50,6 +50,9 @@ func (s *Server) majorityData(m *member) *dataset {
 // client said so).
 func (op *operation) allowed() error {
 	s := op.server
+	if s.config.ShardKeys != nil {
+		return nil
+	}
 	if s.config.ReplicaSet == "" {
 		if op.number >= 0 {
 			return errorf(codeIllegalOperation, "Transaction numbers are only allowed on a replica set member or mongos")

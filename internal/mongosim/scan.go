@@ -12,6 +12,7 @@ type scan struct {
 	filter *filter
 
 	points  []string // order bytes of single _ids
+	same    []int64  // records under the point that is being looked at
 	byPoint bool
 
 	index    string // name of the index that is walked, "" for the records in their order of insertion
@@ -103,7 +104,10 @@ func (s *scan) narrow(p *filter) {
 	if p.op == "$gt" || p.op == "$gte" {
 		lo = bound[string]{key: string(p.key), set: true, open: p.op == "$gt"}
 	} else {
-		hi = bound[string]{key: string(p.key), set: true, open: p.op == "$lt"}
+		hi = bound[string]{key: string(p.key), set: true, open: true}
+		if p.op == "$lte" {
+			hi = after(p.key) // whether or not the record's number follows the value in the index
+		}
 	}
 	if !s.lo.set || lo.key > s.lo.key || lo.key == s.lo.key && lo.open {
 		s.lo = lo
@@ -121,11 +125,15 @@ func (s *scan) run(c *collection, f func(id int64, doc []byte) bool) {
 	}
 	switch {
 	case s.byPoint:
-		x := c.indexes[0]
-		for len(s.points) > 0 {
-			k := s.points[0]
-			s.points = s.points[1:]
-			if id, ok := x.entries.get(k); ok && !s.offer(c, id, f) {
+		for len(s.points) > 0 || len(s.same) > 0 {
+			if len(s.same) == 0 {
+				s.same = c.indexes[0].lookup(s.points[0])
+				s.points = s.points[1:]
+				continue
+			}
+			id := s.same[0]
+			s.same = s.same[1:]
+			if !s.offer(c, id, f) {
 				return
 			}
 		}

@@ -91,10 +91,20 @@ func (op *operation) update(u *updateStatement, number int32) (*statement, error
 		return nil, err
 	}
 	st := &statement{}
-	if c != nil {
-		if err := op.updateMatching(newScan(c, f), u, number, st); err != nil {
-			return nil, err
-		}
+	switch {
+	case c == nil:
+	case c.shardKey != nil && !u.multi:
+		_, err = op.onShards(c, f, func(on *filter) (int32, error) {
+			one := &statement{}
+			err := op.updateMatching(newScan(c, on), u, number, one)
+			st.n, st.modified = st.n+one.n, st.modified+one.modified
+			return one.n, err
+		})
+	default:
+		err = op.updateMatching(newScan(c, f), u, number, st)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if st.n == 0 && u.upsert {
 		doc, err := op.upsert(f, u.u, number)
@@ -157,6 +167,9 @@ func (op *operation) modify(c *collection, id int64, u *update, number int32) (a
 	}
 	if err := op.storable(c, after); err != nil {
 		return nil, false, err
+	}
+	if c.shardKey != nil && c.shard(after) != c.shard(before) {
+		return nil, false, notSimulated("updates that move a document to another shard")
 	}
 	if err := c.replace(id, after); err != nil {
 		return nil, false, err

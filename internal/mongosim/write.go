@@ -143,9 +143,17 @@ func (op *operation) ensure() (*collection, error) {
 func (s *Server) create(ns string, coll collation) *collection {
 	s.serial++
 	c := newCollection(ns, s.serial, coll)
-	c.discard = s.config.Discard
-	s.data.collections[ns] = c
+	s.adopt(c)
 	return c
+}
+
+// adopt puts a new collection into the data, with what the server's configuration says about it.
+func (s *Server) adopt(c *collection) {
+	c.discard = s.config.Discard
+	if key := s.config.ShardKeys[c.ns]; key != "" {
+		c.shardBy(key)
+	}
+	s.data.collections[c.ns] = c
 }
 
 // validate is the collection's validator's verdict on a document (121 with errInfo since 5.0).
