@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -198,7 +199,7 @@ func (s *sending) refusals(report outcome.Insert) answer {
 	for _, refusal := range report.Refusals {
 		d := s.pending[refusal.Index]
 		switch {
-		case refusal.Duplicate != nil && d.unsure:
+		case refusal.Duplicate != nil && (d.unsure || d.provable() && refusal.Duplicate.OnID()):
 			suspects = append(suspects, refusal)
 		case refusal.Class.Kind == outcome.Transient && s.mayRepeat(d):
 			a.again = append(a.again, d)
@@ -253,16 +254,16 @@ func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 				return
 			}
 		}
-		// A minted _id that is taken at its first sending is somebody else's, against all odds.
-		d.foreign = d.minted && !d.unsure && duplicate.OnID()
 	}
 	a.refused = append(a.refused, refused)
 }
 
-// settleSuspects looks up documents that clashed after an answer was lost: with what an earlier sending stored, or with
-// somebody else's document. What is there with our _id and our proof is stored; its own E11000 was answered at the write
-// concern, and servers wait for that also when they change nothing. An _id that the batch claims twice proves nothing: the
-// document that is there may be the other one.
+// settleSuspects looks up documents that clashed with what an earlier sending of them may have stored, or with somebody
+// else's document. The earlier sending is one whose answer was lost. It may also be one of the driver's own, which repeats
+// writes on every server that claims to know retryable writes (FerretDB does with a replica set's name, and then answers
+// the repetition with a clash) and does not tell. What is there with our _id and our proof is stored; its own E11000 was
+// answered at the write concern, and servers wait for that also when they change nothing. An _id that the batch claims
+// twice proves nothing: the document that is there may be the other one.
 func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	documents := make([]*document, len(suspects))
 	for i, suspect := range suspects {
@@ -270,16 +271,14 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	}
 	ours, err := s.findOurs(documents)
 	if err != nil {
-		a.err, a.class = err, outcome.Command(err)
-		if a.class.Kind == outcome.Transient {
-			a.again = append(a.again, documents...)
-		}
+		s.unsettled(a, suspects, err)
 		return
 	}
 	twins := s.twins(s.part, documents)
 	for i, d := range documents {
 		if ours[identity(d)] && !twins[identity(d)] {
-			d.verdict = outcome.Applied
+			d.verdict, d.unsure = outcome.Applied, true
+			s.sessions.markUnsure(s.session)
 			s.progress(Inserting, 1)
 			continue
 		}
@@ -288,37 +287,77 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	}
 }
 
-// findOurs reads which of the documents are stored with their proof.
+// unsettled is for suspects that could not be looked up because of err. If that passes, they are sent again. If not, the
+// refusal is believed of those of which no answer was lost.
+func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
+	class := outcome.Command(err)
+	for _, suspect := range suspects {
+		d := s.pending[suspect.Index]
+		switch {
+		case class.Kind == outcome.Transient:
+			d.verdict, d.unsure = outcome.Unknown, true
+			s.sessions.markUnsure(s.session)
+			a.again = append(a.again, d)
+		case !d.unsure:
+			d.foreign = d.minted
+			s.refusal(a, d, suspect)
+			continue
+		default:
+			a.again = nil
+		}
+		a.err, a.class = err, merge(a.class, class)
+	}
+}
+
+// findOurs reads which of the documents are stored with their proof. A minted _id is the proof once an answer was lost.
+// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds.
 func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
-	ids, stamped := make([]bson.RawValue, 0, len(documents)), make([]bson.RawValue, 0, len(documents))
+	var minted, stamped []bson.RawValue
+	first := make(map[string]*document)
 	for _, d := range documents {
 		switch {
 		case d.minted:
-			ids = append(ids, d.id())
+			minted = append(minted, d.id())
+			if !d.unsure {
+				first[identity(d)] = d
+			}
 		case d.stamped:
 			stamped = append(stamped, d.id())
 		}
 	}
 	ours := make(map[string]bool, len(documents))
-	for _, look := range []struct {
-		ids   []bson.RawValue
-		proof bson.D
-	}{{ids, nil}, {stamped, bson.D{{Key: s.config.StampField, Value: s.id}}}} {
-		if len(look.ids) == 0 {
-			continue
-		}
-		filter := append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: look.ids}}}}, look.proof...)
-		if err := s.find(filter, ours); err != nil {
-			return nil, err
+	see := func(raw bson.Raw) {
+		id := raw.Lookup("_id")
+		key := string(appendIdentity(nil, id.Type, id.Value))
+		d := first[key]
+		ours[key] = d == nil || bytes.Equal(raw, d.raw)
+		if d != nil {
+			d.foreign = !ours[key]
 		}
 	}
-	return ours, nil
+	projection := bson.D{{Key: "_id", Value: 1}}
+	if len(first) > 0 {
+		projection = nil
+	}
+	if err := s.find(minted, nil, projection, see); err != nil {
+		return nil, err
+	}
+	proof := bson.D{{Key: s.config.StampField, Value: s.id}}
+	return ours, s.find(stamped, proof, bson.D{{Key: "_id", Value: 1}}, see)
 }
 
-func (s *sending) find(filter bson.D, found map[string]bool) error {
+func (s *sending) find(ids []bson.RawValue, proof, projection bson.D, see func(bson.Raw)) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.going), s.config.CommandTimeout)
 	defer cancel()
-	cursor, err := s.part.inserts.Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}))
+	filter := append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, proof...)
+	find := options.Find()
+	if projection != nil {
+		find.SetProjection(projection)
+	}
+	cursor, err := s.part.inserts.Find(ctx, filter, find)
 	if err != nil {
 		return err
 	}
@@ -327,8 +366,7 @@ func (s *sending) find(filter bson.D, found map[string]bool) error {
 		return err
 	}
 	for _, raw := range documents {
-		id := raw.Lookup("_id")
-		found[string(appendIdentity(nil, id.Type, id.Value))] = true
+		see(raw)
 	}
 	return nil
 }
