@@ -32,7 +32,7 @@ func TestWorld(t *testing.T) {
 	files := worldFiles(t)
 	x := newTarget(t)
 	s := x.expect(x.run("--json", "--sequence", "no=places", files.Lines), exitStored, 0)
-	if s.Stored != cities.Count || s.Numbers[0] != (numbers{"places", 1, cities.Count, cities.Count, false}) {
+	if s.Stored != cities.Count || s.Numbers[0] != (numbers{Sequence: "places", First: 1, Last: cities.Count, Count: cities.Count}) {
 		t.Errorf("%+v", s)
 	}
 	lines := readLines(t, files.Lines)

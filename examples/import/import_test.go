@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -60,7 +62,7 @@ func TestEveryWayIn(t *testing.T) {
 			if got := x.documents(); !slices.Equal(got, want) {
 				t.Errorf("\n got %q\nwant %q", got, want)
 			}
-			if want := (numbers{"s", 1, 3, 3, false}); s.Stored != 3 || len(s.Numbers) != 1 || s.Numbers[0] != want {
+			if want := (numbers{Sequence: "s", First: 1, Last: 3, Count: 3}); s.Stored != 3 || len(s.Numbers) != 1 || s.Numbers[0] != want {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -355,6 +357,41 @@ func TestSequences(t *testing.T) {
 	}
 }
 
+// Numbers that begin with the date count anew with each date.
+func TestDatedNumbers(t *testing.T) {
+	x := newTarget(t)
+	file := x.file("f.ndjson", ndjson(2, nil))
+	today := func() int64 {
+		day, err := strconv.ParseInt(time.Now().UTC().Format("060102"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return day
+	}
+	from := today()
+	s := x.expect(x.run("--json", "--sequence", "no=d@day:3", "--sequence", "y=y@year:5", file), exitStored, 0)
+	day := s.Numbers[0].First / 1000
+	if to := today(); day < from || day > to {
+		t.Errorf("the numbers begin with %d, not with a date from %d to %d", day, from, to)
+	}
+	if want := (numbers{Sequence: "d", First: day*1000 + 1, Last: day*1000 + 2, Count: 2}); s.Numbers[0] != want {
+		t.Errorf("%+v, not %+v", s.Numbers[0], want)
+	}
+	if want := day/10_000*100_000 + 1; s.Numbers[1].First != want {
+		t.Errorf("%+v, not %d", s.Numbers[1], want)
+	}
+	s = x.expect(x.run("--json", "--sequence", "no=d@day:3", file), exitStored, 2)
+	want := day*1000 + 3
+	if s.Numbers[0].First/1000 != day { // midnight was in between
+		want = s.Numbers[0].First/1000*1000 + 1
+	}
+	if s.Numbers[0].First != want {
+		t.Errorf("%+v, not %d", s.Numbers[0], want)
+	}
+	r := x.run("--sequence", "no=d@day:3", "--zone", "Pacific/Kiritimati", x.file("g.ndjson", ndjson(1000, nil)))
+	x.expect(r, exitNotStored, 4) // 999 are the most in a day
+}
+
 // A dry run asks nobody and writes nothing; it finds what can be found without a server.
 func TestDryRun(t *testing.T) {
 	x := newTarget(t)
@@ -412,6 +449,14 @@ func TestUsage(t *testing.T) {
 		{[]string{"--sequence", "no", lines}, "expected field=name"},
 		{[]string{"--sequence", "no=s:x", lines}, `"x" is not a whole number`},
 		{[]string{"--sequence", "no=s:1:0", lines}, `"0" is not a whole number from 1 on`},
+		{[]string{"--sequence", "no=s@week", lines}, "expected @hour, @day, @month or @year"},
+		{[]string{"--sequence", "no=s@day:30", lines}, `"30" is not a whole number`},
+		{[]string{"--sequence", "no=s@day:4:4", lines}, "expected field=name"},
+		{[]string{"--zone", "Mars/Olympus", lines}, "--zone Mars/Olympus"},
+		{[]string{"--lease", "1ms", lines}, "--lease 1ms"},
+		{[]string{"--recover"}, "--recover needs the name of the --journal"},
+		{[]string{"--recover", "--journal", "j", lines}, "--recover imports nothing"},
+		{[]string{"--recover", "--journal", "j", "--dry-run"}, "exclude each other"},
 		{[]string{"--numInsertionWorkers", "0", lines}, "--numInsertionWorkers 0"},
 		{[]string{"--uri", "http://amy:secret@host/", lines}, "--uri: not a valid connection string"},
 		{[]string{"--uri", "mongodb://amy:se@cret@host/", lines}, "--uri: not a valid connection string"},

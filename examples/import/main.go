@@ -34,8 +34,12 @@
 // # Interrupting
 //
 // SIGINT, SIGTERM and SIGHUP end the reading or inserting and roll back. A second signal ends the rollback as well and
-// lists the documents that may be left; a third ends the program at once. If the program is killed in another way,
-// documents can be left.
+// lists the documents that may be left; a third ends the program at once.
+//
+// If the program is killed in another way, documents can be left, unless it has a --journal: then the next import with
+// this journal deletes them, and so does --recover. Both wait until they know that nobody works on them any more
+// (twice the --lease). With --batch-id, the same command can be repeated until it succeeds: what was stored under this
+// key is not stored again.
 //
 // # Output and exit codes
 //
@@ -45,7 +49,8 @@
 //	0  stored (with --dry-run: fit to be stored)
 //	1  not stored: nothing of the files is in the collection
 //	2  the command line makes no sense; nothing was done
-//	3  incomplete: not stored, but documents may be left; their ids are written to a file (--leftovers)
+//	3  incomplete: not stored, but documents may be left; their ids are written to a file (--leftovers). With a journal
+//	   also: whether it is stored is not known yet, or a recovery could not finish
 package main
 
 import (
@@ -114,6 +119,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 	show.silent = o.quiet
 	ctx, stop, done := p.watch(ctx, show)
 	defer done()
+	if o.recover {
+		return p.recoverJournal(ctx, o, show)
+	}
 	s := p.importFiles(ctx, stop, o, show)
 	s.report(p.stdout, show, o)
 	return s.code()

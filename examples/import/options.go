@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,12 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/intact-go/intact/examples/internal/records"
+	"github.com/intact-go/intact/idgen"
 )
 
 const (
@@ -39,6 +42,12 @@ type options struct {
 
 	sequences []sequence
 	counters  string
+	zone      *time.Location
+
+	journal string
+	batchID string
+	recover bool
+	lease   time.Duration
 
 	workers    int
 	stampField string
@@ -55,7 +64,13 @@ type options struct {
 type sequence struct {
 	field, name string
 	start, step int64
+	periodic    bool // counts anew in each period, with so many digits
+	period      idgen.Period
+	digits      int
 }
+
+// periods are those that --sequence knows.
+var periods = map[string]idgen.Period{"hour": idgen.Hour, "day": idgen.Day, "month": idgen.Month, "year": idgen.Year}
 
 // usageError is a command line that makes no sense.
 type usageError struct{ text string }
@@ -69,6 +84,7 @@ const usage = `import stores the documents of files in a MongoDB collection, all
 Usage:
   import [flags] FILE...        import the files as one batch
   import [flags] < FILE         import the standard input (also as FILE "-")
+  import --recover [flags]      delete what imports with a journal that were killed have left
   import                        show what it does, on an embedded server
 
 Files are NDJSON (one Extended JSON document a line), a JSON array, CSV or TSV, in UTF-8, plain or compressed with
@@ -87,6 +103,7 @@ Exit codes:
 func parse(args []string, env func(string) string, help io.Writer) (*options, error) {
 	o := &options{}
 	var sequences []string
+	var zone string
 	f := pflag.NewFlagSet("import", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.SetOutput(io.Discard)
@@ -103,8 +120,13 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 	f.BoolVar(&o.table.OmitEmpty, "ignoreBlanks", false, `CSV, TSV: leave out empty cells (default: they are stored as "")`)
 	f.StringVar(&o.separator, "separator", ",", "CSV: the `character` between cells")
 	f.BoolVar(&o.table.Lenient, "lenient", false, "CSV, TSV: take quotes within cells as they are, and rows that are too short")
-	f.StringArrayVar(&sequences, "sequence", nil, "number the documents: `field=name[:start[:step]]` sets the field to the next number of the counter of that name")
+	f.StringArrayVar(&sequences, "sequence", nil, "number the documents: `field=name[:start[:step]]` sets the field to the next number of the counter of that name; with name@day[:digits] (or @year, @month, @hour) numbers begin with the date, as 2601310001")
 	f.StringVar(&o.counters, "counters", "counters", "`name` of the collection of counters")
+	f.StringVar(&zone, "zone", "UTC", "time `zone` of the dates in numbers, as Europe/Stockholm")
+	f.StringVar(&o.journal, "journal", "", "`name` of a collection in the same database, in which the import is noted, so that what it leaves when it is killed can be deleted: by --recover, or by the next import with the same journal")
+	f.StringVar(&o.batchID, "batch-id", "", "a `key` of your choice: what was imported under it is not imported again for at least a day (implies --journal import_journal)")
+	f.BoolVar(&o.recover, "recover", false, "import nothing, but delete what the journal's killed imports have left")
+	f.DurationVar(&o.lease, "lease", 10*time.Second, "how long an import may show no sign of life before it counts as killed")
 	f.IntVar(&o.workers, "numInsertionWorkers", 4, "`number` of insert commands at a time")
 	f.StringVar(&o.stampField, "stampField", "_batch", "`name` of the field that marks documents with an _id of their own during the import")
 	f.BoolVar(&o.keepStamp, "keepStamp", false, "leave the mark in the documents")
@@ -120,15 +142,22 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 		}
 		return nil, &usageError{err.Error()}
 	}
+	if o.uri == "" {
+		o.uri = cmp.Or(env("MONGODB_URI"), defaultURI)
+	}
 	o.files = append(o.files, f.Args()...)
+	var err error
+	if o.zone, err = time.LoadLocation(zone); err != nil {
+		return nil, misused("--zone %s: %v", zone, err)
+	}
+	if o.batchID != "" && o.journal == "" {
+		o.journal = "import_journal"
+	}
+	if o.recover {
+		return o, o.recovery()
+	}
 	if len(o.files) == 0 {
 		o.files = []string{standardInput}
-	}
-	if o.uri == "" {
-		o.uri = env("MONGODB_URI")
-	}
-	if o.uri == "" {
-		o.uri = defaultURI
 	}
 	for _, text := range sequences {
 		s, err := parseSequence(text)
@@ -143,25 +172,49 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 	return o, nil
 }
 
-// parseSequence reads field=name[:start[:step]].
+// parseSequence reads field=name[:start[:step]] or field=name@period[:digits].
 func parseSequence(text string) (sequence, error) {
-	field, rest, ok := strings.Cut(text, "=")
-	parts := strings.Split(rest, ":")
-	s := sequence{field: field, name: parts[0], start: 1, step: 1}
-	if !ok || s.field == "" || s.name == "" || len(parts) > 3 {
-		return s, misused("--sequence %s: expected field=name[:start[:step]]", text)
-	}
-	for i, number := range []*int64{&s.start, &s.step} {
-		if i+1 >= len(parts) {
-			break
+	field, rest, _ := strings.Cut(text, "=")
+	name, numbers, _ := strings.Cut(rest, ":")
+	s := sequence{field: field, name: name, start: 1, step: 1}
+	digits := int64(4)
+	places, least := []*int64{&s.start, &s.step}, []int64{0, 1}
+	if counter, period, dated := strings.Cut(name, "@"); dated {
+		known := false
+		s.name, s.periodic = counter, true
+		if s.period, known = periods[period]; !known {
+			return s, misused("--sequence %s: expected @hour, @day, @month or @year", text)
 		}
-		n, err := strconv.ParseInt(parts[i+1], 10, 64)
-		if err != nil || n < int64(i) {
-			return s, misused("--sequence %s: %q is not a whole number from %d on", text, parts[i+1], i)
-		}
-		*number = n
+		places, least = []*int64{&digits}, []int64{1}
 	}
+	if s.field == "" || s.name == "" || strings.Count(rest, ":") > len(places) {
+		return s, misused("--sequence %s: expected field=name[:start[:step]] or field=name@day[:digits]", text)
+	}
+	for i := 0; numbers != ""; i++ {
+		var number string
+		number, numbers, _ = strings.Cut(numbers, ":")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || n < least[i] || s.periodic && n > 18 {
+			return s, misused("--sequence %s: %q is not a whole number from %d on that makes sense", text, number, least[i])
+		}
+		*places[i] = n
+	}
+	s.digits = int(digits)
 	return s, nil
+}
+
+// recovery works out what --recover needs.
+func (o *options) recovery() error {
+	switch {
+	case o.journal == "":
+		return misused("--recover needs the name of the --journal")
+	case len(o.files) > 0:
+		return misused("--recover imports nothing; leave out %s", o.files[0])
+	case o.dryRun:
+		return misused("--recover and --dry-run exclude each other")
+	}
+	o.collection = o.journal
+	return o.target()
 }
 
 // complete finds contradictions and works out what was left to defaults.
@@ -183,6 +236,10 @@ func (o *options) complete() error {
 		return misused("--headerline and --fields exclude each other")
 	case utf8.RuneCountInString(o.separator) != 1 || strings.ContainsAny(o.separator, "\"\r\n\uFFFD"):
 		return misused("--separator %q: expected one character, other than a quote or a line break", o.separator)
+	case o.lease < time.Second || o.lease > 24*time.Hour:
+		return misused("--lease %v: expected a time from 1s to 24h", o.lease)
+	case len(o.batchID) > 512 || strings.ContainsRune(o.batchID, 0):
+		return misused("--batch-id: at most 512 bytes")
 	case o.errors < 0:
 		return misused("--errors %d: expected a number from 0 on", o.errors)
 	}

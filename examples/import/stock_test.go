@@ -20,7 +20,7 @@ func TestMoreThanMemory(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	s := x.expect(x.runWith(&program{memory: small, stdin: strings.NewReader(ndjson(n, nil))}, "--json", "--sequence", "no=s"), exitStored, 0)
-	if s.Read != n || s.Stored != n || len(s.Numbers) != 1 || s.Numbers[0] != (numbers{"s", 1, n, n, false}) {
+	if s.Read != n || s.Stored != n || len(s.Numbers) != 1 || s.Numbers[0] != (numbers{Sequence: "s", First: 1, Last: n, Count: n}) {
 		t.Errorf("%+v", s)
 	}
 	numbers := make(map[string]bool)
@@ -33,10 +33,10 @@ func TestMoreThanMemory(t *testing.T) {
 		}
 	}
 	// Others that take numbers meanwhile leave gaps, of which the summary knows.
-	c := &counter{from: newCounter(x.db.Collection("counters"), sequence{name: "s", start: 1, step: 1}).from, step: 1}
+	c := &counter{from: newCounter(x.db.Collection("counters"), sequence{name: "s", start: 1, step: 1}, nil).from, step: 1}
 	for i := range 3 {
 		if i == 2 {
-			newCounter(x.db.Collection("counters"), sequence{name: "s", start: 1, step: 1}).Reserve(t.Context(), 10)
+			newCounter(x.db.Collection("counters"), sequence{name: "s", start: 1, step: 1}, nil).Reserve(t.Context(), 10)
 		}
 		if _, err := c.Reserve(t.Context(), 5); err != nil {
 			t.Fatal(err)

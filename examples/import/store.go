@@ -79,20 +79,31 @@ func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.D
 	counters := make(map[string]*counter) // fields that share a counter share its reservations
 	for _, q := range o.sequences {
 		if counters[q.name] == nil {
-			counters[q.name] = newCounter(db.Collection(o.counters), q)
+			counters[q.name] = newCounter(db.Collection(o.counters), q, o.zone)
 			s.counters = append(s.counters, counters[q.name])
 		}
 		part = part.Number(q.field, counters[q.name])
 	}
 	view := &batchView{show: show, total: in.count()}
-	result, err := batch.New(batch.Config{
+	config := batch.Config{
 		Concurrency: o.workers,
 		StampField:  o.stampField,
 		RemoveStamp: !o.keepStamp,
+		Lease:       o.lease,
 		Progress:    view.progress,
 		Observe:     view.observe,
 		Rollback:    rollback.Policy{Stop: stop},
-	}).Insert(ctx, part)
+	}
+	if o.journal != "" {
+		config.Journal = db.Collection(o.journal)
+		recoverEarlier(ctx, config.Journal, show)
+	}
+	var result *batch.Result
+	if inserter := batch.New(config); o.batchID != "" {
+		result, err = inserter.InsertOnce(ctx, o.batchID, part)
+	} else {
+		result, err = inserter.Insert(ctx, part)
+	}
 	show.end()
 	s.inserting(result, err, in)
 }
@@ -134,13 +145,19 @@ func (v *batchView) progress(p batch.Progress) {
 
 // counter is a sequence that remembers which numbers it gave out.
 type counter struct {
-	from *idgen.Counter
+	from batch.Sequence
 	step int64
 	got  numbers
 }
 
-func newCounter(coll *mongo.Collection, q sequence) *counter {
-	return &counter{step: q.step, got: numbers{Sequence: q.name}, from: idgen.NewCounter(coll, q.name, idgen.CounterConfig{Start: q.start, FromZero: q.start == 0, Step: q.step})}
+func newCounter(coll *mongo.Collection, q sequence, zone *time.Location) *counter {
+	c := &counter{step: q.step, got: numbers{Sequence: q.name, dated: q.periodic}}
+	if q.periodic {
+		c.from = idgen.NewPeriodic(coll, q.name, idgen.PeriodicConfig{Period: q.period, Zone: zone, Digits: q.digits})
+	} else {
+		c.from = idgen.NewCounter(coll, q.name, idgen.CounterConfig{Start: q.start, FromZero: q.start == 0, Step: q.step})
+	}
+	return c
 }
 
 // Reserve is called once for a batch, or chunk by chunk if its documents are not in memory.
@@ -172,7 +189,7 @@ func (s *summary) inserting(result *batch.Result, err error, in *input) {
 	var failed *batch.Error
 	switch {
 	case err == nil:
-		s.Stored, s.Batch = result.Inserted, result.BatchID.Hex()
+		s.Stored, s.Batch, s.Replayed = result.Inserted, result.BatchID.Hex(), result.Replayed
 		s.warnings = result.Warnings
 		return
 	case !errors.As(err, &failed):
@@ -180,7 +197,7 @@ func (s *summary) inserting(result *batch.Result, err error, in *input) {
 		return
 	}
 	s.Batch = failed.BatchID.Hex()
-	s.sent = failed.Sent
+	s.sent, s.unresolved = failed.Sent, failed.Unresolved()
 	s.deleted = failed.Rollback.Deleted
 	s.incomplete = failed.Incomplete
 	if !failed.RolledBack() {

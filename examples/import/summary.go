@@ -23,9 +23,10 @@ type summary struct {
 	Database   string   `json:"database"`
 	Collection string   `json:"collection"`
 	Batch      string   `json:"batch,omitempty"`
+	Replayed   bool     `json:"replayed,omitempty"` // stored by an earlier import with the same --batch-id; nothing was written
 
-	Read      int `json:"read"` // records, good or bad
-	Stored    int `json:"stored"`
+	Read      int `json:"read"`      // records, good or bad
+	Stored    int `json:"stored"`    // all or none
 	Refused   int `json:"refused"`   // records that are not fit, or that the server did not take
 	NotStored int `json:"notStored"` // the others, because of those or of Error
 
@@ -43,6 +44,7 @@ type summary struct {
 	numbered   bool // --sequence was given
 	stopped    bool // a file was not read to its end
 	sent       bool // an insert was sent
+	unresolved bool // stored, but whether for good is not known yet
 	deleted    int64
 	problems   []problem
 	counters   []*counter
@@ -59,6 +61,7 @@ type numbers struct {
 	Last     int64  `json:"last"`
 	Count    int    `json:"count"`
 	Gaps     bool   `json:"gaps,omitempty"` // somebody else took numbers in between
+	dated    bool   // they begin with a date, so that separators would be in the way
 }
 
 // problem is a record that was refused.
@@ -96,7 +99,7 @@ func (s *summary) failed() bool { return s.cause != nil || len(s.problems) > 0 |
 
 func (s *summary) code() int {
 	switch {
-	case len(s.left) > 0 || s.incomplete != nil && s.sent:
+	case s.unresolved || len(s.left) > 0 || s.incomplete != nil && s.sent:
 		return exitIncomplete
 	case s.failed():
 		return exitNotStored
@@ -173,12 +176,12 @@ func (s *summary) text(show *screen) string {
 	where := s.Database + "." + s.Collection
 	switch s.Result {
 	case "stored":
+		if s.Replayed {
+			return n.Sprintf("an earlier import with this --batch-id stored %d %s in %s; nothing was written now", s.Stored, plural(s.Stored, "document"), where)
+		}
 		text := n.Sprintf("stored %d %s in %s (%s)", s.Stored, plural(s.Stored, "document"), where, seconds(time.Since(s.start)))
 		for _, c := range s.Numbers {
-			text += n.Sprintf(", %s %d … %d", c.Sequence, c.First, c.Last)
-			if c.Gaps {
-				text += " with gaps"
-			}
+			text += ", " + c.text(show)
 		}
 		return text
 	case "checked":
@@ -186,6 +189,8 @@ func (s *summary) text(show *screen) string {
 	}
 	text := n.Sprintf("read %d, refused %d, stored 0: ", s.Read, s.Refused)
 	switch {
+	case s.unresolved:
+		text = n.Sprintf("NOT KNOWN YET: read %d; all are in %s, but the journal did not answer. Run the same command again if it has a --batch-id, else --recover: either all stay or all go", s.Read, where)
 	case s.Result == "incomplete":
 		text = n.Sprintf("INCOMPLETE: read %d, refused %d; %d %s may be left in %s", s.Read, s.Refused, len(s.left), plural(len(s.left), "document"), where)
 	case s.dryRun:
@@ -196,10 +201,26 @@ func (s *summary) text(show *screen) string {
 		text += n.Sprintf("NOT STORED, nothing of it is in %s (%d %s deleted again)", where, s.deleted, pluralWas(s.deleted))
 	}
 	for _, c := range s.Numbers {
-		text += n.Sprintf("; %s %d … %d stay unused", c.Sequence, c.First, c.Last)
+		text += fmt.Sprintf("; %s stay unused", c.text(show))
 	}
 	if s.numbered && len(s.Numbers) == 0 {
 		text += "; no number was used"
+	}
+	return text
+}
+
+// text names the numbers.
+func (c numbers) text(show *screen) string {
+	write := show.numbers.Sprint
+	if c.dated {
+		write = fmt.Sprint
+	}
+	text := c.Sequence + " " + write(c.First)
+	if c.Count > 1 {
+		text += " … " + write(c.Last)
+	}
+	if c.Gaps {
+		text += " with gaps"
 	}
 	return text
 }
@@ -229,6 +250,9 @@ func (s *summary) listLeftovers(show *screen, o *options) {
 	}
 	s.LeftoverFile = name
 	show.say("import: the ids of what may be left are in %s; the batch is %s", name, s.Batch)
+	if o.journal != "" {
+		show.say("import: they are in the journal too: import --recover --journal %s deletes them", o.journal)
+	}
 }
 
 // withoutURI keeps credentials out of messages: drivers quote connection strings.
