@@ -94,7 +94,9 @@ func serveFront(ctx context.Context, c config, a address, backend string) error 
 	served := make(chan error, 1)
 	serveCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { served <- front.New(backend).Serve(serveCtx, l) }()
+	var x indexer
+	f := front.New(backend, front.Hooks{Write: x.prepare, Drop: x.forget})
+	go func() { served <- f.Serve(serveCtx, l) }()
 	if err := c.ready(a); err != nil {
 		cancel()
 		return errors.Join(fmt.Errorf("cannot say that the server is ready: %w", err), <-served)

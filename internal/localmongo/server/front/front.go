@@ -6,7 +6,7 @@
 // a dropped database can block every writer for minutes. So the front lets through
 //
 //   - one update, delete or findAndModify at a time, over all connections and databases;
-//   - drop and dropDatabase only while none of these and no insert is running;
+//   - drop, dropDatabase and renameCollection only while none of these and no insert is running;
 //   - everything else at once, inserts among them.
 //
 // Inserts need no more than that. Measured with 16 clients at a time: of inserts of one _id, or of one value under a
@@ -28,6 +28,7 @@ import (
 // Front relays MongoDB wire messages between clients and one backend. Its zero value is not usable, call New.
 type Front struct {
 	backend string
+	hooks   Hooks
 
 	// turn is held while an update, delete or findAndModify is with the backend. It is taken before structure, so
 	// that those which wait for it do not hold up a drop.
@@ -38,9 +39,18 @@ type Front struct {
 	structure sync.RWMutex
 }
 
+// Hooks are called while a command has got what it needs and before it is sent. They hold it up. Each may be nil.
+type Hooks struct {
+	// Write is called for each update, delete and findAndModify, so never twice at a time.
+	Write func(database, collection string)
+
+	// Drop is called for each command that removes or renames collections, so never together with another hook.
+	Drop func()
+}
+
 // New returns a front for the server that listens on the TCP address backend.
-func New(backend string) *Front {
-	return &Front{backend: backend}
+func New(backend string, hooks Hooks) *Front {
+	return &Front{backend: backend, hooks: hooks}
 }
 
 // Serve accepts clients from l until ctx ends or l fails. It then accepts no more, lets each command that is with the
@@ -92,7 +102,7 @@ func (f *Front) relay(ctx context.Context, client net.Conn) {
 		if err != nil {
 			return
 		}
-		reply, err := f.exchange(ctx, backend, replies, request, p.needs)
+		reply, err := f.exchange(ctx, backend, replies, request, p)
 		if err != nil {
 			return
 		}
@@ -110,10 +120,16 @@ func (f *Front) relay(ctx context.Context, client net.Conn) {
 // What the command needs is kept until the answer is here, or until the backend has closed the connection, which it
 // does after its handler has returned. So a client that is gone, or does not read, neither lets the next command in
 // while its own is still running nor keeps it out afterwards.
-func (f *Front) exchange(ctx context.Context, backend net.Conn, replies *bufio.Reader, request message, n needs) (message, error) {
-	defer f.acquire(n)()
+func (f *Front) exchange(ctx context.Context, backend net.Conn, replies *bufio.Reader, request message, p plan) (message, error) {
+	defer f.acquire(p.needs)()
 	if err := ctx.Err(); err != nil {
 		return nil, err // it ended while we waited
+	}
+	switch {
+	case p.needs == turn && f.hooks.Write != nil:
+		f.hooks.Write(p.database, p.collection)
+	case p.needs == emptiness && f.hooks.Drop != nil:
+		f.hooks.Drop()
 	}
 	if _, err := backend.Write(request); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -208,7 +209,7 @@ func number(t *testing.T, c *mongo.Collection, id any) int {
 }
 
 func TestNoChangeIsLost(t *testing.T) {
-	address, _ := serve(t, New(backend(t)))
+	address, _ := serve(t, New(backend(t), Hooks{}))
 	db := connect(t, address).Database("db")
 	for name, run := range lossy {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +243,7 @@ func TestBackendLosesChanges(t *testing.T) {
 
 // TestOnlySomeWait holds what a running command holds, and looks at which others get through.
 func TestOnlySomeWait(t *testing.T) {
-	f := New(backend(t))
+	f := New(backend(t), Hooks{})
 	address, _ := serve(t, f)
 	client := connect(t, address)
 	db := client.Database("db")
@@ -303,10 +304,44 @@ func TestOnlySomeWait(t *testing.T) {
 	}
 }
 
+// TestHooks: they are called before the command is sent, with what it works on.
+func TestHooks(t *testing.T) {
+	var calls []string
+	var c *mongo.Collection
+	f := New(backend(t), Hooks{
+		Write: func(database, collection string) { calls = append(calls, database+"."+collection) },
+		Drop:  func() { calls = append(calls, "drop") },
+	})
+	address, _ := serve(t, f)
+	c = connect(t, address).Database("db").Collection("c")
+	insert(t, c, bson.M{"_id": 1})
+	for name, test := range map[string]struct {
+		act  func() error
+		want string
+	}{
+		"update": {func() error {
+			_, err := c.UpdateOne(t.Context(), bson.M{}, bson.M{"$set": bson.M{"a": 1}})
+			return err
+		}, "db.c"},
+		"find": {func() error { return c.FindOne(t.Context(), bson.M{}).Err() }, ""},
+		"drop": {func() error { return c.Database().Collection("other").Drop(t.Context()) }, "drop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls = nil
+			if err := test.act(); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(calls, " "); got != test.want {
+				t.Errorf("called for %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // TestClientGone sends long updates from clients that close their connections at once. Each must run to its end before
 // the next one starts.
 func TestClientGone(t *testing.T) {
-	f := New(backend(t))
+	f := New(backend(t), Hooks{})
 	address, _ := serve(t, f)
 	c := connect(t, address).Database("db").Collection("c")
 	const documents, updates = 40, 10
@@ -356,7 +391,7 @@ func TestClientGone(t *testing.T) {
 
 // TestStop stops a front while a command waits for its turn: that one is not run any more, and idle connections end.
 func TestStop(t *testing.T) {
-	f := New(backend(t))
+	f := New(backend(t), Hooks{})
 	address, stop := serve(t, f)
 	sent := make(chan struct{}, 100)
 	c := connect(t, address, options.Client().SetMonitor(&event.CommandMonitor{
@@ -407,7 +442,7 @@ func TestStop(t *testing.T) {
 
 // TestStopAnswers stops a front while a command is with the backend: it is answered first.
 func TestStopAnswers(t *testing.T) {
-	f := New(backend(t))
+	f := New(backend(t), Hooks{})
 	address, stop := serve(t, f)
 	c := connect(t, address).Database("db").Collection("c")
 	for i := range 100 {
@@ -442,7 +477,7 @@ func TestStopAnswers(t *testing.T) {
 
 // TestUnacknowledged: after a write that wants no answer, the next answer on the connection belongs to the next command.
 func TestUnacknowledged(t *testing.T) {
-	address, _ := serve(t, New(backend(t)))
+	address, _ := serve(t, New(backend(t), Hooks{}))
 	c := connect(t, address, options.Client().SetMaxPoolSize(1)).Database("db").Collection("c")
 	silent := c.Clone(options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
 	for i := range 20 {
@@ -460,7 +495,7 @@ func TestUnacknowledged(t *testing.T) {
 
 // TestCompression: clients that would like to compress, do not.
 func TestCompression(t *testing.T) {
-	address, _ := serve(t, New(backend(t)))
+	address, _ := serve(t, New(backend(t), Hooks{}))
 	c := connect(t, address, options.Client().SetCompressors([]string{"zstd", "zlib", "snappy"})).Database("db").Collection("c")
 	insert(t, c, bson.M{"_id": 1, "n": 0})
 	if _, err := c.UpdateOne(t.Context(), bson.M{"_id": 1}, bson.M{"$inc": bson.M{"n": 1}}); err != nil {
@@ -476,7 +511,7 @@ func TestBackendGone(t *testing.T) {
 	}
 	nobody := l.Addr().String()
 	l.Close()
-	address, _ := serve(t, New(nobody))
+	address, _ := serve(t, New(nobody, Hooks{}))
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)

@@ -1,12 +1,13 @@
 package front
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // Sizes, op codes and flags are those of the MongoDB wire protocol (MongoDB manual, "MongoDB Wire Protocol").
@@ -47,6 +48,9 @@ func read(r io.Reader) (message, error) {
 type plan struct {
 	needs  needs
 	silent bool // its sender expects no answer
+
+	// What a command with a turn works on, as far as it says so.
+	database, collection string
 }
 
 // needs is what must hold while a command is with the backend.
@@ -82,6 +86,8 @@ var commands = map[string]needs{
 	"insert":        structure,
 	"drop":          emptiness,
 	"dropdatabase":  emptiness,
+
+	"renamecollection": emptiness,
 }
 
 // inspect decides how to treat a request. It clears the flag by which a client allows several answers to one request,
@@ -109,43 +115,45 @@ func inspect(m message) (plan, error) {
 		}
 		sections = sections[:len(sections)-4]
 	}
-	name, err := commandName(sections)
+	command, err := bodySection(sections)
 	if err != nil {
 		return plan{}, err
 	}
+	p := plan{silent: flags&flagMoreToCome != 0}
+	if first, err := command.IndexErr(0); err == nil {
+		p.needs = commands[strings.ToLower(first.Key())]
+		if p.needs == turn {
+			p.collection, _ = first.Value().StringValueOK()
+			p.database, _ = command.Lookup("$db").StringValueOK()
+		}
+	} else if len(command) > 5 {
+		return plan{}, err
+	}
 	binary.LittleEndian.PutUint32(body, flags&^flagExhaustAllowed)
-	return plan{needs: commands[strings.ToLower(name)], silent: flags&flagMoreToCome != 0}, nil
+	return p, nil
 }
 
 var errShort = errors.New("front: message too short")
 
-// commandName returns the first key of the body section, wherever it stands: document sequences may come before it.
-func commandName(sections []byte) (string, error) {
+// bodySection returns the command document, wherever it stands: document sequences may come before it.
+func bodySection(sections []byte) (bson.Raw, error) {
 	for len(sections) > 0 {
 		kind, rest := sections[0], sections[1:]
 		if len(rest) < 4 {
-			return "", errShort
+			return nil, errShort
 		}
-		size := int64(binary.LittleEndian.Uint32(rest))
+		size := int64(binary.LittleEndian.Uint32(rest)) // of a document and of a sequence alike, these bytes included
 		if size < 5 || size > int64(len(rest)) {
-			return "", errShort
+			return nil, errShort
 		}
 		switch kind {
 		case 0:
-			// A document is its size, then elements (a type byte, the key, a zero byte, the value), then a zero byte.
-			if rest[4] == 0 {
-				return "", nil
-			}
-			key, _, ok := bytes.Cut(rest[5:size], []byte{0})
-			if !ok {
-				return "", errShort
-			}
-			return string(key), nil
+			return bson.Raw(rest[:size]), nil
 		case 1:
 			sections = rest[size:]
 		default:
-			return "", fmt.Errorf("front: section of kind %d", kind)
+			return nil, fmt.Errorf("front: section of kind %d", kind)
 		}
 	}
-	return "", errShort
+	return nil, errShort
 }

@@ -48,27 +48,30 @@ func TestInspect(t *testing.T) {
 	command := func(name string) []byte { return body(t, bson.D{{Key: name, Value: "c"}, {Key: "$db", Value: "db"}}) }
 	updates := sequence(t, "updates", bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{}}})
 	checksum := []byte{1, 2, 3, 4}
+	onC := plan{needs: turn, database: "db", collection: "c"}
 	for name, test := range map[string]struct {
 		m    message
 		want plan
 		fail bool
 	}{
 		"find":                    {m: opMsgOf(0, command("find"))},
-		"update":                  {m: opMsgOf(0, command("update")), want: plan{needs: turn}},
-		"delete":                  {m: opMsgOf(0, command("delete")), want: plan{needs: turn}},
-		"findAndModify":           {m: opMsgOf(0, command("findAndModify")), want: plan{needs: turn}},
-		"findandmodify":           {m: opMsgOf(0, command("findandmodify")), want: plan{needs: turn}},
+		"update":                  {m: opMsgOf(0, command("update")), want: onC},
+		"delete":                  {m: opMsgOf(0, command("delete")), want: onC},
+		"findAndModify":           {m: opMsgOf(0, command("findAndModify")), want: onC},
+		"findandmodify":           {m: opMsgOf(0, command("findandmodify")), want: onC},
 		"insert":                  {m: opMsgOf(0, command("insert")), want: plan{needs: structure}},
 		"drop":                    {m: opMsgOf(0, command("drop")), want: plan{needs: emptiness}},
 		"dropDatabase":            {m: opMsgOf(0, command("dropDatabase")), want: plan{needs: emptiness}},
+		"renameCollection":        {m: opMsgOf(0, command("renameCollection")), want: plan{needs: emptiness}},
+		"collection of no name":   {m: opMsgOf(0, body(t, bson.D{{Key: "update", Value: 1}})), want: plan{needs: turn}},
 		"a longer name":           {m: opMsgOf(0, command("updateUser"))},
 		"name in a later key":     {m: opMsgOf(0, body(t, bson.D{{Key: "find", Value: "c"}, {Key: "update", Value: 1}}))},
 		"no command":              {m: opMsgOf(0, body(t, bson.D{}))},
-		"sequence after the body": {m: opMsgOf(0, command("update"), updates), want: plan{needs: turn}},
-		"sequence before":         {m: opMsgOf(0, updates, command("update")), want: plan{needs: turn}},
-		"two sequences before":    {m: opMsgOf(0, updates, updates, command("delete")), want: plan{needs: turn}},
-		"checksum":                {m: opMsgOf(flagChecksum, updates, command("update"), checksum), want: plan{needs: turn}},
-		"silent":                  {m: opMsgOf(flagMoreToCome, command("update")), want: plan{needs: turn, silent: true}},
+		"sequence after the body": {m: opMsgOf(0, command("update"), updates), want: onC},
+		"sequence before":         {m: opMsgOf(0, updates, command("update")), want: onC},
+		"two sequences before":    {m: opMsgOf(0, updates, updates, command("delete")), want: onC},
+		"checksum":                {m: opMsgOf(flagChecksum, updates, command("update"), checksum), want: onC},
+		"silent":                  {m: opMsgOf(flagMoreToCome, command("update")), want: plan{needs: turn, silent: true, database: "db", collection: "c"}},
 		"hello in OP_QUERY":       {m: of(opQuery, []byte("whatever"))},
 
 		"compressed":           {m: of(2012, opMsgOf(0, command("update"))), fail: true},
