@@ -316,27 +316,35 @@ func (r *run) commitJournal(ctx context.Context) {
 }
 
 // decideCommit finds out what became of a commit that failed with an error. To delete anything while the commit may have
-// arrived, or may still arrive, would undo a committed batch; so first the record is aborted: of the two one loses.
+// arrived, or may still arrive, would undo a committed batch; so first the record is aborted: of the two one loses. If that
+// cannot be done either, the record is read once no command can be on its way any more.
 func (r *run) decideCommit(ctx context.Context, failed error) {
 	l := r.ledger
-	unclear := errors.Is(failed, journal.ErrUnclear)
 	err := l.lease.Swap(ctx, journal.Change{To: journal.Aborting, Set: bson.D{{Key: "problem", Value: describe(failed)}}})
-	if errors.Is(err, journal.ErrLost) {
-		have, found, getErr := l.journal.Get(ctx, l.record.ID)
-		switch ours := found && have.Attempt == r.id; {
-		case ours && have.State == journal.Committed:
-			return
-		case ours || getErr == nil && !unclear:
-			r.fail(r.fenced(err))
-			return
-		}
-		unclear = true // whoever removed the record, or did not answer, may know of a commit
-	}
-	if err != nil && unclear {
-		r.fail(fmt.Errorf("%w: %w", ErrCommitUnknown, failed))
+	if err == nil {
+		r.fail(fmt.Errorf("the commit failed: %w", failed))
 		return
 	}
-	r.fail(fmt.Errorf("the commit was refused: %w", failed))
+	if !errors.Is(err, journal.ErrLost) {
+		settle := r.config.Rollback.Settle
+		if settle <= 0 {
+			settle = rollback.DefaultSettle
+		}
+		_ = retry.Sleep(ctx, settle) // if there is no time for that, there is none for reading
+	}
+	have, found, readErr := l.journal.Get(ctx, l.record.ID)
+	ours := found && have.Attempt == r.id
+	switch {
+	case ours && have.State == journal.Committed:
+	case ours && errors.Is(err, journal.ErrLost):
+		r.fail(r.fenced(err))
+	case ours:
+		r.fail(fmt.Errorf("the commit failed: %w", failed))
+	case readErr == nil && !errors.Is(failed, journal.ErrUnclear):
+		r.fail(r.fenced(fmt.Errorf("%w: it is gone", journal.ErrLost)))
+	default: // nobody answers, or the record is gone and may have been a committed one
+		r.fail(fmt.Errorf("%w: %w", ErrCommitUnknown, failed))
+	}
 }
 
 // storeResult writes what a keyed batch stored, for those who ask again with the same key.

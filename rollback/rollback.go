@@ -132,8 +132,10 @@ type Policy struct {
 	Observe func(Event)
 }
 
+// DefaultSettle is Policy.Settle where that is not set.
+const DefaultSettle = 2 * time.Second
+
 const (
-	defaultSettle         = 2 * time.Second
 	defaultConcurrency    = 4
 	defaultChunkIDs       = 1_000
 	defaultChunkRange     = 10_000
@@ -147,7 +149,7 @@ func (p Policy) withDefaults() (Policy, error) {
 			*d = value
 		}
 	}
-	def(&p.Settle, defaultSettle)
+	def(&p.Settle, DefaultSettle)
 	def(&p.CommandTimeout, defaultCommandTimeout)
 	count := func(n *int, value, most int) {
 		if *n <= 0 {

@@ -12,6 +12,13 @@
 // the record from then on changes nothing, by which it learns that it has to stop and to remove what it wrote. No two
 // clocks are ever compared.
 //
+// A commit whose answer was lost may have arrived, or may still arrive. Before the owner deletes anything it therefore
+// aborts the record, which of the two makes one lose; or finds the record still open when no command can be on its way any
+// more. If it can do neither, it leaves everything as it is and says that the verdict is not known.
+//
+// A recovery deletes, waits for the settle time, deletes again, and has the record watched: a later pass, again a settle
+// time later, looks once more before it closes the record.
+//
 //	the process dies …                  the record is     what is left         who cleans up
 //	before the record is written        absent            nothing              nobody
 //	after it, before the first insert   open              nothing              recovery closes it
@@ -19,11 +26,20 @@
 //	after the last insert               open              all documents        recovery deletes them
 //	during the commit                   open or committed all documents        as the record says
 //	after the commit                    committed         all, for good        recovery removes the record later
-//	during the rollback                 aborting          some documents       recovery deletes the rest
+//	during the rollback                 aborting, or open some documents       recovery deletes the rest
+//	                                    if the journal
+//	                                    did not answer
 //	after the rollback                  watching          none, maybe a late   recovery looks once more
 //	                                                      insert
 //	                                    aborted           none                 recovery removes the record later
 //	during a recovery                   aborting          some documents       the next recovery
+//	                                    watching          none                 the next recovery
+//	while a finished record is removed  as it was, maybe  all or none, as      the next recovery
+//	                                    without pages     the record says
+//
+// Two things are taken for granted. No request travels longer than the settle time. And an owner that was stopped for longer
+// than its lease between its look at the clock and an insert, and goes on after a recovery has closed its record, lives long
+// enough to find out and to remove what that insert stored.
 //
 // Everything is done with insert, find, update ($set, $inc) and delete, at majority and on the primary, outside any
 // session. Heads are in the collection that the caller names, pages in a second one beside it with ".pages" appended.
@@ -129,17 +145,30 @@ func conclusive(err error) bool {
 	return errors.Is(err, ErrLost) || errors.Is(err, ErrUnclear) || errors.Is(err, ErrExists) || errors.Is(err, ErrDamaged)
 }
 
-// duplicate reports whether a document with this _id was there already, as durable as it has to be.
-func duplicate(err error) bool {
+// duplicate reports whether a document with this _id was there already. If it may not be durable yet, that is the error.
+func duplicate(err error) (bool, error) {
+	if !mongo.IsDuplicateKeyError(err) {
+		return false, err
+	}
 	var exception mongo.WriteException
-	return mongo.IsDuplicateKeyError(err) && !(errors.As(err, &exception) && exception.WriteConcernError != nil)
+	if errors.As(err, &exception) && exception.WriteConcernError != nil {
+		return false, mongo.WriteException{WriteConcernError: exception.WriteConcernError, Labels: exception.Labels}
+	}
+	return true, nil
+}
+
+// neverSent reports whether an error proves that nothing left. A server's refusal is no such proof: the driver may have
+// repeated the command by itself, and the refusal be the answer to the repetition only.
+func neverSent(err error) bool {
+	class := outcome.Command(err)
+	return class.Refused && class.Code == 0
 }
 
 // Create writes the record of a new batch. It returns ErrExists if there is one of another attempt.
 func (j *Journal) Create(ctx context.Context, record Record) error {
 	return j.repeat(ctx, func(ctx context.Context) error {
 		_, err := j.heads.InsertOne(ctx, record)
-		if !duplicate(err) {
+		if known, err := duplicate(err); !known {
 			return err
 		}
 		// It may be our own, from a sending whose answer was lost.
@@ -222,7 +251,7 @@ func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record,
 	err := j.repeat(ctx, func(ctx context.Context) error {
 		result, err := j.heads.UpdateOne(ctx, filter, update)
 		if err != nil {
-			unclear = unclear || !outcome.Command(err).Refused
+			unclear = unclear || !neverSent(err)
 			return err
 		}
 		now = from

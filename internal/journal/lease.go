@@ -60,6 +60,8 @@ func (l *Lease) beat(ctx context.Context, old time.Duration) error {
 	if done, err := l.young(old); done {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, l.Record().Lease())
+	defer cancel()
 	if err := l.begin(ctx); err != nil {
 		return err
 	}
@@ -68,8 +70,6 @@ func (l *Lease) beat(ctx context.Context, old time.Duration) error {
 		return err
 	}
 	record := l.Record()
-	ctx, cancel := context.WithTimeout(ctx, record.Lease())
-	defer cancel()
 	sent := time.Now()
 	return l.wrote(record, sent, l.journal.beat(ctx, record))
 }

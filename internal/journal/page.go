@@ -41,9 +41,7 @@ func pagesOf(attempt bson.ObjectID, kind string) bson.D {
 func (j *Journal) AddPage(ctx context.Context, page Page) error {
 	return j.repeat(ctx, func(ctx context.Context) error {
 		_, err := j.pages.InsertOne(ctx, page)
-		if duplicate(err) {
-			return nil
-		}
+		_, err = duplicate(err)
 		return err
 	})
 }
