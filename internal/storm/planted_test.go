@@ -60,7 +60,7 @@ var bugs = []bug{
 	},
 	{
 		"a duplicate key after a lost answer is believed", "batch/send.go",
-		"case refusal.Duplicate != nil && d.unsure:", "case refusal.Duplicate != nil && d.unsure && d.foreign:",
+		"case refusal.Duplicate != nil && (d.unsure || d.provable() && refusal.Duplicate.OnID()):", "case refusal.Duplicate != nil && d.index < 0:",
 	},
 	{
 		"a duplicate key after a lost answer counts as stored", "batch/send.go",
@@ -88,7 +88,7 @@ var bugs = []bug{
 	},
 	{
 		"claimed ids are not journaled", "batch/journal.go",
-		"	return s.ledger.journal.AddPage(ctx, page)", "	return nil",
+		"		if err := s.ledger.journal.AddPage(ctx, page); err != nil {", "		if err := ctx.Err(); err != nil {",
 	},
 }
 
