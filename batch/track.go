@@ -20,6 +20,7 @@ type track struct {
 	stamped      idList
 	acknowledged idList // ids for which the server's acknowledgement is the proof
 	shardKeys    []bson.D
+	refused      map[string]*document // stamped documents that the server refused, by _id
 	unproven     idList
 	verdicts     [3]int // documents by verdict
 	late         bool   // a copy of a document may still arrive
@@ -46,6 +47,9 @@ func (t *track) add(p *part, documents []*document) {
 		t.late = t.late || d.unsure
 		if !d.entry.listed {
 			d.entry.listed = t.list(p, d)
+		}
+		if d.stamped && !d.minted {
+			t.refuse(d)
 		}
 	}
 	if len(t.minted) > 2*t.merged+64 {
@@ -80,6 +84,19 @@ func (t *track) list(p *part, d *document) bool {
 		return false
 	}
 	return true
+}
+
+// refuse takes down whether it is certain that the server refused a stamped document.
+func (t *track) refuse(d *document) {
+	key := identity(d)
+	if d.verdict != outcome.Rejected || d.unsure {
+		delete(t.refused, key)
+		return
+	}
+	if t.refused == nil {
+		t.refused = make(map[string]*document)
+	}
+	t.refused[key] = d
 }
 
 // merge joins adjacent ranges.
@@ -131,13 +148,17 @@ func (l *idList) add(id bson.RawValue) {
 	l.count++
 }
 
-// ids returns the ids in the form that rollback.Target takes; nil if there are none.
-func (l *idList) ids() []any {
+// ids returns the ids in the form that rollback.Target takes, but for those to leave out; nil if there are none.
+func (l *idList) ids(leaveOut map[string]bool) []any {
 	if l.count == 0 {
 		return nil
 	}
 	ids := make([]any, 0, l.count)
-	l.each(func(id bson.RawValue) { ids = append(ids, id) })
+	l.each(func(id bson.RawValue) {
+		if len(leaveOut) == 0 || !leaveOut[string(appendIdentity(nil, id.Type, id.Value))] {
+			ids = append(ids, id)
+		}
+	})
 	return ids
 }
 

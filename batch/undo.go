@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -82,8 +83,9 @@ func (r *run) rollbackEvent(event rollback.Event) {
 // undoTargets says what has to be deleted, and how many documents may be stored.
 //
 // Of a part of which the server stored nothing for certain, nothing is deleted. Of any other part, everything that was
-// sent is, also what the server refused, because the proof makes that harmless; only where an _id alone is the proof
-// does the verdict on the single document decide.
+// sent is, but for claimed ids that the server refused: with the proof it would do no harm to delete them, but when a
+// rollback has to give up, what it names as left must not be somebody else's. Where an _id alone is the proof, the verdict
+// on the single document decides.
 func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 	for _, p := range r.parts {
 		t := &p.track
@@ -97,13 +99,13 @@ func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 			Ranges:     t.ranges(),
 			IDs:        r.stampedIDs(p),
 			Stamp:      rollback.Stamp{Field: r.config.StampField, Value: r.id},
-			Unproven:   t.unproven.ids(),
+			Unproven:   t.unproven.ids(nil),
 			Late:       t.late,
 			Fence:      r.sessions.toFence(p.coll.Database().Client()),
 		})
 		if t.acknowledged.count > 0 {
 			targets = append(targets, rollback.Target{
-				Collection: p.coll, IDs: t.acknowledged.ids(), Acknowledged: true, ShardKeys: t.shardKeys,
+				Collection: p.coll, IDs: t.acknowledged.ids(nil), Acknowledged: true, ShardKeys: t.shardKeys,
 			})
 		}
 	}
@@ -113,9 +115,22 @@ func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 // stampedIDs returns the claimed ids of a part's stamped documents: of a stream all that were read.
 func (r *run) stampedIDs(p *part) []any {
 	if p.stream != nil && r.config.Stamp != StampNone {
-		return p.claimed.ids()
+		return p.claimed.ids(r.leaveOut(p))
 	}
-	return p.track.stamped.ids()
+	return p.track.stamped.ids(r.leaveOut(p))
+}
+
+// leaveOut returns the ids of documents that the server refused, unless another document of the batch has the same.
+func (r *run) leaveOut(p *part) map[string]bool {
+	if len(p.track.refused) == 0 {
+		return nil
+	}
+	twins := r.twins(p, slices.Collect(maps.Values(p.track.refused)))
+	leaveOut := make(map[string]bool, len(p.track.refused))
+	for id := range p.track.refused {
+		leaveOut[id] = !twins[id]
+	}
+	return leaveOut
 }
 
 // shardKeyOf takes the shard key's values out of a document. A missing field counts as null, as for the server.
