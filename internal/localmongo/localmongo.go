@@ -55,6 +55,8 @@ type Server struct {
 	exited   chan struct{} // closed after err is set
 	err      error         // how the server ended
 
+	complaints *tail // its standard error
+
 	// temporary is the data directory to remove if the server could not do it itself, or "".
 	temporary string
 
@@ -114,7 +116,7 @@ func start(ctx context.Context, binary string, o Options, log io.Writer) (*Serve
 		return nil, fmt.Errorf("cannot run the server: %w", err)
 	}
 
-	s := &Server{command: command, lifeline: lifeline, exited: make(chan struct{})}
+	s := &Server{command: command, lifeline: lifeline, exited: make(chan struct{}), complaints: complaints}
 	type ready struct {
 		URI       string `json:"uri"`
 		Dir       string `json:"dir"`
@@ -173,7 +175,7 @@ func (s *Server) close() error {
 	}
 	err := s.err
 	if err != nil {
-		err = fmt.Errorf("localmongo: the server did not stop properly: %w", err)
+		err = fmt.Errorf("localmongo: the server did not stop properly: %w%s", err, s.complaints.quote())
 	}
 	if s.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(s.temporary))

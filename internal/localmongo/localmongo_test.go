@@ -245,12 +245,12 @@ func TestStartFails(t *testing.T) {
 		want string // a part of the error
 	}{
 		"directory in use":        {o: localmongo.Options{Dir: used}, want: "another server is using"},
-		"address in use":          {o: localmongo.Options{Listen: u.Host}, want: "address already in use"},
-		"no directory":            {o: localmongo.Options{Dir: file}, want: "not a directory"},
+		"address in use":          {o: localmongo.Options{Listen: u.Host}, want: "listen tcp"},
+		"no directory":            {o: localmongo.Options{Dir: file}, want: "mkdir"},
 		"no go command":           {path: t.TempDir(), want: "no go command in PATH"},
 		"context has ended":       {ctx: done, want: "context canceled"},
 		"no such address":         {o: localmongo.Options{Listen: "nonsense"}, want: "missing port"},
-		"address of another host": {o: localmongo.Options{Listen: "192.0.2.1:0"}, want: "cannot assign requested address"},
+		"address of another host": {o: localmongo.Options{Listen: "192.0.2.1:0"}, want: "listen tcp"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()

@@ -191,6 +191,41 @@ func TestRaces(t *testing.T) {
 	}
 }
 
+// TestIncrements: no two clients of a counter get the same value. (FerretDB by itself gave out most values twice.)
+func TestIncrements(t *testing.T) {
+	const clients, each = 8, 200
+	s := servertest.Embedded(t)
+	c := s.Database(t, s.Client(t)).Collection("counters")
+	values := make([][each]int64, clients)
+	for _, err := range together(clients, func(i int) error {
+		for k := range each {
+			var counter struct{ N int64 }
+			err := c.FindOneAndUpdate(t.Context(), bson.M{"_id": "orders"}, bson.M{"$inc": bson.M{"n": 1}},
+				options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&counter)
+			if err != nil {
+				return err
+			}
+			values[i][k] = counter.N
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[int64]bool{}
+	for _, client := range values {
+		for k, n := range client {
+			if seen[n] || n < 1 || n > clients*each {
+				t.Errorf("%d: given out twice, or out of range", n)
+			}
+			if seen[n] = true; k > 0 && n <= client[k-1] {
+				t.Errorf("%d after %d", n, client[k-1])
+			}
+		}
+	}
+}
+
 // TestDropDatabaseAmongInserts needs a client that waits as long as it takes: without the front, a dropped database
 // blocks the writers for minutes.
 func TestDropDatabaseAmongInserts(t *testing.T) {
