@@ -97,7 +97,8 @@ func (op *operation) deleteMatching(s *scan, limit int64, statement int32) (n in
 		id  int64
 		doc []byte
 	}
-	piece := make([]found, 0, yieldEvery)
+	size := op.server.config.YieldEvery
+	piece := make([]found, 0, size)
 	for {
 		c, err := op.target() // it may have been dropped, or replaced, during the yield
 		if err != nil || c == nil {
@@ -106,7 +107,7 @@ func (op *operation) deleteMatching(s *scan, limit int64, statement int32) (n in
 		piece = piece[:0]
 		s.run(c, func(id int64, doc []byte) bool {
 			piece = append(piece, found{id, doc})
-			return len(piece) < yieldEvery && limit != 1
+			return len(piece) < size && limit != 1
 		})
 		for _, f := range piece {
 			op.deleteRecord(c, f.id, f.doc, statement)

@@ -69,10 +69,14 @@ func parseFindAndModify(op *operation) (*findAndModify, error) {
 	if fm.fields, err = compileProjection(doc); err != nil {
 		return nil, err
 	}
-	for name, flag := range map[string]*bool{"remove": &fm.remove, "new": &fm.new, "upsert": &fm.upsert} {
-		if *flag, err = op.flag(name, false); err != nil {
-			return nil, err
-		}
+	if fm.remove, err = op.flag("remove", false); err != nil {
+		return nil, err
+	}
+	if fm.new, err = op.flag("new", false); err != nil {
+		return nil, err
+	}
+	if fm.upsert, err = op.flag("upsert", false); err != nil {
+		return nil, err
 	}
 	if v, ok := op.argument("collation"); ok {
 		fm.coll = &v

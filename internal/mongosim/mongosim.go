@@ -61,6 +61,11 @@ type Config struct {
 	// CappedDeleteCode is the error with which versions before 5.0 refuse deletes in capped collections. Defaults to 20.
 	CappedDeleteCode int32
 
+	// YieldEvery is how many documents a command touches before it lets others in and can be interrupted. Defaults to 64:
+	// MongoDB inserts in groups of 64 to 500 (internalInsertMaxBatchSize) and yields after 128 documents or 10 ms
+	// (internalQueryExecYieldIterations). With 1, small batches can be cut at every document.
+	YieldEvery int
+
 	// Clock is the server's time. Defaults to the wall clock.
 	Clock *Clock
 
@@ -118,6 +123,9 @@ func Start(config Config) (*Server, error) {
 	}
 	if config.MaxWireVersion == 0 {
 		config.MaxWireVersion = 21
+	}
+	if config.YieldEvery == 0 {
+		config.YieldEvery = 64
 	}
 	if config.MaxDocumentBytes == 0 {
 		config.MaxDocumentBytes = 16 << 20

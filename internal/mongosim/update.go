@@ -134,7 +134,7 @@ func (op *operation) updateMatching(s *scan, u *updateStatement, number int32, s
 				seen[id] = true
 				piece = append(piece, id)
 			}
-			return u.multi && len(piece) < yieldEvery || len(piece) == 0
+			return u.multi && len(piece) < op.server.config.YieldEvery || len(piece) == 0
 		})
 		for _, id := range piece {
 			_, changed, err := op.modify(c, id, u.u, number)

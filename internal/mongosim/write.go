@@ -6,10 +6,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
-// yieldEvery is how many documents a command touches before it lets others in. MongoDB yields after 128 or 10 ms
-// (internalQueryExecYieldIterations) and inserts in groups of 64 (internalInsertMaxBatchSize, 4.x).
-const yieldEvery = 64
-
 // batch is what insert, update and delete share: statements, each with a result of its own.
 type batch struct {
 	op       *operation
@@ -64,7 +60,7 @@ func newBatch(op *operation, count int) (*batch, error) {
 // executed again (manual, "Retryable Writes").
 func (b *batch) run(statement func(i int) (*statement, error)) ([]byte, error) {
 	for i, id := range b.stmts {
-		if i > 0 && i%yieldEvery == 0 {
+		if i > 0 && i%b.op.server.config.YieldEvery == 0 {
 			if err := b.op.yield(); err != nil {
 				return nil, err
 			}
