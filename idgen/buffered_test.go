@@ -3,10 +3,12 @@ package idgen_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
@@ -29,6 +31,31 @@ func buffered(t *testing.T, s *servertest.Server, block int) (*idgen.Buffered, *
 		}
 	})
 	return b, counter, wire
+}
+
+type reserved struct {
+	values []any
+	err    error
+}
+
+// reserve asks for numbers in a goroutine of its own.
+func reserve(ctx context.Context, b *idgen.Buffered, n int) <-chan reserved {
+	out := make(chan reserved, 1)
+	go func() {
+		values, err := b.Reserve(ctx, n)
+		out <- reserved{values, err}
+	}()
+	return out
+}
+
+// until waits for a condition.
+func until(t *testing.T, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("waited in vain")
+		}
+	}
 }
 
 func TestBufferedAtOnce(t *testing.T) {
@@ -94,16 +121,11 @@ func TestBufferedFetchesAhead(t *testing.T) {
 		if got := take(t, b, 5); got[4] != 10 {
 			t.Errorf("with the fetch under way: %d", got)
 		}
-		waiting := make(chan []int64)
-		go func() { waiting <- take(t, b, 2) }()
-		select {
-		case got := <-waiting:
-			t.Errorf("%d without a fetch", got)
-		case <-held.Arrived():
-		}
+		waiting := reserve(testContext(t), b, 2)
+		until(t, func() bool { _, n := b.State(); return n == 1 })
 		held.Release()
-		if got := <-waiting; !slices.Equal(got, []int64{11, 12}) {
-			t.Errorf("after the fetch: %d", got)
+		if got := <-waiting; got.err != nil || !slices.Equal(got.values, []any{int64(11), int64(12)}) {
+			t.Errorf("after the fetch: %d, %v", got.values, got.err)
 		}
 	})
 }
@@ -114,14 +136,10 @@ func TestBufferedCancelledWaiter(t *testing.T) {
 		b, _, wire := buffered(t, s, 10)
 		held := wire.On(faultwire.FindAndModify).Once().HoldReply()
 		ctx, cancel := context.WithCancel(testContext(t))
-		left := make(chan error)
-		go func() {
-			_, err := b.Next(ctx)
-			left <- err
-		}()
+		left := reserve(ctx, b, 1)
 		<-held.Arrived()
 		cancel()
-		err := <-left
+		err := (<-left).err
 		if reason(t, err, idgen.Unavailable); !errors.Is(err, context.Canceled) {
 			t.Errorf("the error hides why: %v", err)
 		}
@@ -135,6 +153,32 @@ func TestBufferedCancelledWaiter(t *testing.T) {
 	})
 }
 
+// Callers are served in turn; when one leaves, those behind do not wait for what it wanted.
+func TestBufferedServesInTurn(t *testing.T) {
+	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
+		b, _, wire := buffered(t, s, 10)
+		take(t, b, 4) // 6 left
+		held := wire.On(faultwire.FindAndModify).Once().HoldReply()
+		take(t, b, 1) // 5 left, and a fetch that hangs
+		ctx, cancel := context.WithCancel(testContext(t))
+		many := reserve(ctx, b, 8)
+		until(t, func() bool { _, waiting := b.State(); return waiting == 1 })
+		few := reserve(testContext(t), b, 2)
+		until(t, func() bool { _, waiting := b.State(); return waiting == 2 }) // in turn, although 5 are left
+		cancel()
+		if got := <-many; !errors.Is(got.err, context.Canceled) {
+			t.Errorf("who left gets %d, %v", got.values, got.err)
+		}
+		if got := <-few; got.err != nil || !slices.Equal(got.values, []any{int64(6), int64(7)}) {
+			t.Errorf("who stayed gets %d, %v", got.values, got.err)
+		}
+		if fetching, _ := b.State(); !fetching {
+			t.Error("the fetch is over: this has shown nothing")
+		}
+		held.Release()
+	})
+}
+
 // A fetch ahead of need that fails is nobody's error; one that a caller waits for is that caller's, and not the next one's.
 func TestBufferedErrors(t *testing.T) {
 	refusal := faultwire.CommandError{Code: 13, CodeName: "Unauthorized", Message: "not authorized"}
@@ -144,6 +188,7 @@ func TestBufferedErrors(t *testing.T) {
 		ahead := wire.On(faultwire.FindAndModify).Once().Reply(refusal)
 		take(t, b, 1) // starts the fetch that fails
 		<-ahead.Done()
+		until(t, func() bool { fetching, _ := b.State(); return !fetching })
 		if got := take(t, b, 5); got[4] != 10 {
 			t.Errorf("while a fetch fails: %d", got)
 		}
@@ -154,9 +199,21 @@ func TestBufferedErrors(t *testing.T) {
 			t.Errorf("after the failure comes %d", got)
 		}
 
-		take(t, b, 1) // 8 left
+		// Who comes while a fetch ahead of need is failing is not told: it was not his.
+		ahead = wire.On(faultwire.FindAndModify).Once().Do(faultwire.HoldRequest(), faultwire.Reply(refusal))
+		take(t, b, 4) // 5 left
+		<-ahead.Arrived()
+		late := reserve(testContext(t), b, 20)
+		until(t, func() bool { _, waiting := b.State(); return waiting == 1 })
+		ahead.Release()
+		if got := <-late; got.err != nil || got.values[0] != int64(16) || got.values[19] != int64(35) {
+			t.Errorf("got %d, %v", got.values, got.err)
+		}
+
+		until(t, func() bool { fetching, _ := b.State(); return !fetching })
+		take(t, b, 4) // 6 left
 		rule := wire.On(faultwire.FindAndModify).Reply(refusal)
-		take(t, b, 8)
+		take(t, b, 6)
 		for range 3 {
 			_, err := b.Next(testContext(t))
 			if e := reason(t, err, idgen.Unavailable); !strings.Contains(e.Error(), "Unauthorized") {
@@ -164,7 +221,7 @@ func TestBufferedErrors(t *testing.T) {
 			}
 		}
 		rule.Off()
-		if got := take(t, b, 1)[0]; got != 21 {
+		if got := take(t, b, 1)[0]; got != 46 {
 			t.Errorf("when all is well again comes %d", got)
 		}
 	})
@@ -175,17 +232,16 @@ func TestBufferedClose(t *testing.T) {
 		b, counter, wire := buffered(t, s, 10)
 		take(t, b, 1)
 		held := wire.On(faultwire.FindAndModify).HoldReply()
-		waiting := make(chan error)
-		go func() {
-			_, err := b.Reserve(testContext(t), 20)
-			waiting <- err
-		}()
+		waiting := reserve(testContext(t), b, 20)
 		<-held.Arrived()
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := <-waiting; err != idgen.ErrClosed {
-			t.Errorf("a waiting caller gets %v", err)
+		if fetching, _ := b.State(); fetching {
+			t.Error("a fetch outlives Close")
+		}
+		if got := <-waiting; got.err != idgen.ErrClosed {
+			t.Errorf("a waiting caller gets %d, %v", got.values, got.err)
 		}
 		if err := b.Close(); err != nil {
 			t.Error(err)

@@ -433,6 +433,7 @@ func TestCounterSettings(t *testing.T) {
 		{"field without a scope", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Key: "k", Scope: "t"}}), "there is no scope"},
 		{"field of a period", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Key: "k", Period: "p"}}), "there is no period"},
 		{"one field twice", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Key: "k", Value: "k.n"}}), "not apart"},
+		{"one field for two", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Key: "k", Value: "k"}}), "not apart"},
 		{"value in the _id", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Value: "_id"}}), "_id"},
 		{"_id and more", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Key: "_id", Scope: "t"}}).Scope(1), "unique by itself"},
 		{"operator as field", idgen.NewCounter(coll, "a", idgen.CounterConfig{Fields: idgen.Fields{Value: "$seq"}}), "not the name of a field"},

@@ -246,7 +246,7 @@ func TestPeriodicPurge(t *testing.T) {
 				bystanders := []any{
 					bson.D{{Key: "_id", Value: "260120"}, {Key: "name", Value: "other"}, {Key: "tenant", Value: 1}, {Key: "seq", Value: int64(1)}},
 					bson.D{{Key: "_id", Value: bson.D{{Key: "key", Value: "other"}, {Key: "period", Value: int32(260120)}}}, {Key: "name", Value: "other"}, {Key: "tenant", Value: 2}, {Key: "prefix", Value: "260120"}, {Key: "seq", Value: int64(1)}},
-					bson.D{{Key: "_id", Value: int32(260199)}, {Key: "name", Value: "other"}, {Key: "tenant", Value: 3}, {Key: "prefix", Value: int32(260199)}, {Key: "seq", Value: int64(1)}},
+					bson.D{{Key: "_id", Value: int32(259999)}, {Key: "name", Value: "other"}, {Key: "tenant", Value: 3}, {Key: "prefix", Value: int32(259999)}, {Key: "seq", Value: int64(1)}},
 				}
 				insert(t, ids, bystanders...)
 				for range 12 { // from the 20th to the 31st
