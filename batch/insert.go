@@ -108,7 +108,7 @@ func (r *run) insert(ctx context.Context) {
 
 // dispatch sends the chunks of a source, so many at a time as configured, and returns when none is running.
 func (r *run) dispatch(source func(start func(chunk))) {
-	if r.total <= r.config.ChunkSize && len(r.parts) == 1 && !r.streams { // one command needs no machinery
+	if len(r.parts) == 1 && r.total <= r.parts[0].chunkSize && !r.streams { // one command needs no machinery
 		source(r.send)
 		return
 	}
@@ -158,7 +158,7 @@ func (r *run) cut(p *part, documents []*document) []chunk {
 	var all []chunk
 	from, bytes := 0, 0
 	for i, d := range documents {
-		if i > from && (i-from == r.config.ChunkSize || bytes+len(d.raw) > r.config.ChunkBytes) {
+		if i > from && (i-from == p.chunkSize || bytes+len(d.raw) > p.chunkBytes) {
 			all = append(all, chunk{p, documents[from:i]})
 			from, bytes = i, 0
 		}

@@ -213,7 +213,7 @@ func (r *run) journalTarget(ctx context.Context, p *part) (journal.Target, error
 	if err != nil {
 		return journal.Target{}, err
 	}
-	server, err := r.targets.server(ctx, client)
+	server, err := r.server(ctx, client)
 	if err != nil {
 		return journal.Target{}, fmt.Errorf("cannot tell which deployment %s is on: %w", p.namespace, err)
 	}

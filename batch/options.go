@@ -33,7 +33,7 @@ type Config struct {
 	RemoveStamp bool
 
 	// ChunkSize is the number of documents in one insert command. Defaults to 1,000; 100,000 at most, which is what
-	// MongoDB takes.
+	// MongoDB takes, or less if the server says so.
 	ChunkSize int
 	// ChunkBytes is the size of the documents in one insert command, in bytes. A larger document travels alone.
 	// Defaults to 8 MiB; 32 MiB at most, so that MongoDB's limit of 48,000,000 bytes a message is never reached.

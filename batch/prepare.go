@@ -51,10 +51,13 @@ type part struct {
 	namespace string
 	documents []document        // of a slice; a stream's are in its chunks
 	inserts   *mongo.Collection // with the batch's write concern, and encoding nothing anew
-	read      int               // documents of a stream so far
-	ended     bool              // the stream was read to its end
-	claimed   idList            // ids that a stream's documents claim, as they are read; protected by run.state
-	track     track
+
+	chunkSize, chunkBytes int // the Config's, or less if the server takes less
+
+	read    int    // documents of a stream so far
+	ended   bool   // the stream was read to its end
+	claimed idList // ids that a stream's documents claim, as they are read; protected by run.state
+	track   track
 }
 
 // prepare declares the parts, and encodes and checks all documents that are in memory. It sends nothing. The error is an
@@ -104,6 +107,7 @@ func (r *run) addPart(position int, declared Part) {
 		position:  position,
 		namespace: namespace(declared.coll),
 		documents: make([]document, declared.count),
+		chunkSize: r.config.ChunkSize, chunkBytes: r.config.ChunkBytes,
 		inserts: declared.coll.Clone(options.Collection().
 			SetWriteConcern(r.config.WriteConcern).
 			SetReadConcern(readconcern.Local()).

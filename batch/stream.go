@@ -47,15 +47,15 @@ func (r *run) pull(p *part, start func(chunk)) {
 			r.fail(ErrInvalidDocuments, p.refuse(&d, err))
 			return
 		}
-		if bytes+len(d.raw) > r.config.ChunkBytes && !flush() {
+		if bytes+len(d.raw) > p.chunkBytes && !flush() {
 			return
 		}
 		if documents == nil {
-			documents = make([]document, 0, r.config.ChunkSize)
+			documents = make([]document, 0, p.chunkSize)
 		}
 		documents = append(documents, d)
 		bytes += len(d.raw)
-		if len(documents) == r.config.ChunkSize && !flush() {
+		if len(documents) == p.chunkSize && !flush() {
 			return
 		}
 	}

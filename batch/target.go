@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/intact-go/intact/internal/outcome"
+	"github.com/intact-go/intact/internal/retry"
 )
 
 // checkNamespace refuses names that no collection of documents can have, before a server has to.
@@ -35,22 +39,55 @@ type checkedTargets struct {
 // check refuses collections on which all-or-nothing cannot be kept: views cannot be written to, a capped collection
 // evicts other documents for each one stored and may not allow deletes, and a time-series collection deletes by its
 // own rules. A collection is looked at once; one that does not exist yet will be an ordinary one. If the account may not
-// list collections, the check is left to the server.
-func (c *checkedTargets) check(ctx context.Context, coll *mongo.Collection) error {
+// list collections, or the server does not know how to, the check is left to the server.
+func (r *run) checkTarget(ctx context.Context, coll *mongo.Collection) error {
 	client, name := coll.Database().Client(), namespace(coll)
-	c.mu.Lock()
-	known := c.fit[client][name]
-	c.mu.Unlock()
-	if known {
+	if r.targets.isFit(client, name) {
 		return nil
 	}
-	specs, err := coll.Database().ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll.Name()}})
-	if err != nil || len(specs) == 0 {
-		return ctx.Err()
+	var specs []mongo.CollectionSpecification
+	err := r.ask(ctx, func(ctx context.Context) (err error) {
+		specs, err = coll.Database().ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll.Name()}})
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case outcome.Command(err).Kind == outcome.Transient:
+		return fmt.Errorf("cannot tell what kind of collection %s is: %w", name, err)
+	case err != nil || len(specs) == 0:
+		return nil
 	}
 	if err := fitFor(specs[0]); err != nil {
 		return fmt.Errorf("%s %w", name, err)
 	}
+	r.targets.setFit(client, name)
+	return nil
+}
+
+// ask puts a question to the server, again and again as long as its error passes.
+func (r *run) ask(ctx context.Context, question func(context.Context) error) error {
+	delays := retry.Backoff{Initial: r.config.InitialDelay, Max: r.config.MaxDelay}.Start()
+	until := time.Now().Add(r.config.RetryTime)
+	for {
+		limited, cancel := context.WithTimeout(ctx, r.config.CommandTimeout)
+		err := question(limited)
+		cancel()
+		class := outcome.Command(err)
+		delay := delays.Next(class.After)
+		if class.Kind != outcome.Transient || time.Now().Add(delay).After(until) || retry.Sleep(ctx, delay) != nil {
+			return err
+		}
+	}
+}
+
+func (c *checkedTargets) isFit(client *mongo.Client, name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fit[client][name]
+}
+
+func (c *checkedTargets) setFit(client *mongo.Client, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fit == nil {
@@ -60,7 +97,6 @@ func (c *checkedTargets) check(ctx context.Context, coll *mongo.Collection) erro
 		c.fit[client] = make(map[string]bool)
 	}
 	c.fit[client][name] = true
-	return nil
 }
 
 func fitFor(spec mongo.CollectionSpecification) error {
@@ -82,30 +118,54 @@ func fitFor(spec mongo.CollectionSpecification) error {
 type serverInfo struct {
 	sharded bool
 	set     string // name of the replica set, if it is one
+	// The most documents and bytes of one message; zero if the server does not say.
+	maxBatch, maxMessage int
 }
 
 // server asks once for each client.
-func (c *checkedTargets) server(ctx context.Context, client *mongo.Client) (serverInfo, error) {
-	c.mu.Lock()
-	info, known := c.info[client]
-	c.mu.Unlock()
+func (r *run) server(ctx context.Context, client *mongo.Client) (info serverInfo, err error) {
+	r.targets.mu.Lock()
+	info, known := r.targets.info[client]
+	r.targets.mu.Unlock()
 	if known {
 		return info, nil
 	}
-	hello, err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
+	var hello bson.Raw
+	err = r.ask(ctx, func(ctx context.Context) (err error) {
+		hello, err = client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
+		return err
+	})
 	if err != nil {
 		return serverInfo{}, err
 	}
 	msg, _ := hello.Lookup("msg").StringValueOK()
 	info.sharded = msg == "isdbgrid"
 	info.set, _ = hello.Lookup("setName").StringValueOK()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.info == nil {
-		c.info = make(map[*mongo.Client]serverInfo)
+	for key, limit := range map[string]*int{"maxWriteBatchSize": &info.maxBatch, "maxMessageSizeBytes": &info.maxMessage} {
+		n, _ := hello.Lookup(key).AsInt64OK()
+		*limit = int(max(n, 0))
 	}
-	c.info[client] = info
+	r.targets.mu.Lock()
+	defer r.targets.mu.Unlock()
+	if r.targets.info == nil {
+		r.targets.info = make(map[*mongo.Client]serverInfo)
+	}
+	r.targets.info[client] = info
 	return info, nil
+}
+
+// messageOverhead is more than an insert command needs beside its documents.
+const messageOverhead = 16 << 10
+
+// limitChunks keeps a chunk within what the server takes in one message: else the driver makes several commands of one
+// call, and its answer does not tell what became of each.
+func (p *part) limitChunks(info serverInfo) {
+	if info.maxBatch > 0 {
+		p.chunkSize = min(p.chunkSize, info.maxBatch)
+	}
+	if info.maxMessage > 0 {
+		p.chunkBytes = min(p.chunkBytes, max(info.maxMessage-messageOverhead, info.maxMessage/2))
+	}
 }
 
 // checkTargets makes the checks that need the server, still before anything is written.
@@ -114,15 +174,19 @@ func (r *run) checkTargets(ctx context.Context) error {
 		if len(p.documents) == 0 && p.stream == nil {
 			continue
 		}
-		if err := r.targets.check(ctx, p.coll); err != nil {
+		if err := r.checkTarget(ctx, p.coll); err != nil {
 			return err
 		}
+		server, err := r.server(ctx, p.coll.Database().Client())
+		if ctx.Err() != nil {
+			return ended(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot tell what kind of server %s is on: %w", p.namespace, err)
+		}
+		p.limitChunks(server)
 		if r.config.Stamp != StampNone || p.shardKey != nil || !p.claims() && p.stream == nil {
 			continue
-		}
-		server, err := r.targets.server(ctx, p.coll.Database().Client())
-		if err != nil {
-			return fmt.Errorf("cannot tell whether %s is sharded, which matters for StampNone: %w", p.namespace, err)
 		}
 		if server.sharded {
 			return fmt.Errorf("%s is on a sharded cluster, where an _id is unique per shard only: name its shard key with Part.ShardKey, or let the documents be stamped", p.namespace)
