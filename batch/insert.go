@@ -66,8 +66,8 @@ func newRun(in *Inserter, key string) *run {
 
 // unsent makes the *Error of a batch of which nothing was sent.
 func (r *run) unsent(err error) error {
-	var failed *Error
-	if !errors.As(err, &failed) {
+	failed, own := err.(*Error) // not errors.As: a Sequence may have failed over a batch of its own
+	if !own {
 		failed = &Error{BatchID: r.id, Total: r.total, Cause: err}
 	}
 	failed.JournalID = r.journalID()

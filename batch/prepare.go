@@ -363,7 +363,7 @@ func reserve(ctx context.Context, sequence Sequence, n int) ([]any, error) {
 
 // sameSequence compares without panicking where a Sequence is of a type that cannot be compared.
 func sameSequence(a, b Sequence) bool {
-	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
 // placeNumbers puts the documents' values in. twins are the ids seen so far, if the part's _id is numbered.

@@ -20,8 +20,7 @@ func (r *run) pull(p *part, start func(chunk)) {
 		}
 		c, err := r.finishChunk(p, documents, encode)
 		if err != nil {
-			var failed *Error
-			if errors.As(err, &failed) {
+			if failed, own := err.(*Error); own {
 				r.fail(failed.Cause, failed.Documents...)
 			} else {
 				r.fail(err)
