@@ -37,11 +37,11 @@ func TestEmptyBatch(t *testing.T) {
 		for name, parts := range tests {
 			result, failed := w.insert(batch.Config{}, parts...)
 			if failed != nil || result.Inserted != 0 || len(result.Parts) != len(parts) {
-				t.Errorf("%s: %v, %v", name, result, failed)
+				w.Errorf("%s: %v, %v", name, result, failed)
 			}
 		}
 		if n := w.wire.Count(); n > 0 {
-			t.Errorf("%d commands were sent:\n%s", n, w.wire)
+			w.Errorf("%d commands were sent:\n%s", n, w.wire)
 		}
 	})
 }
@@ -55,7 +55,7 @@ func TestEmptyPartBesideOthers(t *testing.T) {
 			batch.Into(w.coll("b"), []note{{"x"}}).Number("n", number),
 			batch.Into[note](w.coll("a"), nil))
 		if numbers := result.Parts[1].Numbers["n"]; !slices.Equal(numbers, []any{int64(1)}) {
-			t.Errorf("the number is %v, want 1", numbers)
+			w.Errorf("the number is %v, want 1", numbers)
 		}
 	})
 }
@@ -88,9 +88,9 @@ func TestKindsOfSlices(t *testing.T) {
 		coll := w.coll("c")
 		result := w.mustStore(batch.Config{ChunkSize: 2},
 			batch.Into(coll, array[:]), batch.Into(coll, *several), batch.Into(coll, []any{note{"e"}, &note{"f"}, bson.M{"text": "g"}}),
-			batch.Into(coll, []fmt.Stringer{bson.Raw(raw(t, note{"h"}))}))
+			batch.Into(coll, []fmt.Stringer{bson.Raw(raw(w.T, note{"h"}))}))
 		if result.Inserted != 8 {
-			t.Errorf("%d documents were stored, want 8", result.Inserted)
+			w.Errorf("%d documents were stored, want 8", result.Inserted)
 		}
 	})
 }
@@ -98,10 +98,10 @@ func TestKindsOfSlices(t *testing.T) {
 // What is no document at the top is refused with its index, and a panic of nobody's.
 func TestValuesThatAreNoDocuments(t *testing.T) {
 	eachServer(t, func(w *world) {
-		for _, value := range []any{1, "text", []string{"a"}, true, make(chan int), func() {}, bson.A{1}, bson.Raw{1, 2, 3}, bson.Raw{5, 0, 0, 0, 1}, append(raw(t, note{}), 0), bson.ObjectID{}} {
+		for _, value := range []any{1, "text", []string{"a"}, true, make(chan int), func() {}, bson.A{1}, bson.Raw{1, 2, 3}, bson.Raw{5, 0, 0, 0, 1}, append(raw(w.T, note{}), 0), bson.ObjectID{}} {
 			failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), []any{note{}, value}))
 			if at := indexes(failed); !slices.Equal(at, []int{1}) || failed.Sent {
-				t.Errorf("%T: documents %v are refused, want the second: %v", value, at, failed)
+				w.Errorf("%T: documents %v are refused, want the second: %v", value, at, failed)
 			}
 		}
 		w.notSent(w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), []any{1})), 0)
@@ -128,7 +128,7 @@ func TestMisuse(t *testing.T) {
 		for name, part := range parts {
 			failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("d"), documents), part)
 			if failed.Sent || !strings.Contains(failed.Error(), "part 1") {
-				t.Errorf("%s: %v", name, failed)
+				w.Errorf("%s: %v", name, failed)
 			}
 		}
 		configs := map[string]batch.Config{
@@ -138,11 +138,11 @@ func TestMisuse(t *testing.T) {
 		for name, config := range configs {
 			failed := w.mustRollBack(config, batch.Into(coll, documents).Number("n", number))
 			if failed.Sent || !strings.Contains(failed.Error(), "w:0") {
-				t.Errorf("%s: %v", name, failed)
+				w.Errorf("%s: %v", name, failed)
 			}
 		}
 		if n := w.wire.Count(); n > 0 {
-			t.Errorf("%d commands were sent:\n%s", n, w.wire)
+			w.Errorf("%d commands were sent:\n%s", n, w.wire)
 		}
 	})
 }
@@ -155,12 +155,12 @@ func TestUnacknowledgedHandle(t *testing.T) {
 		coll := w.db.Collection("c", unacknowledged)
 		documents := []bson.D{{{Key: "_id", Value: 2}}, {{Key: "_id", Value: 1}}}
 		if at := indexes(w.mustRollBack(batch.Config{}, batch.Into(coll, documents))); !slices.Equal(at, []int{1}) {
-			t.Errorf("documents %v are refused, want the second", at)
+			w.Errorf("documents %v are refused, want the second", at)
 		}
 		w.mustStore(batch.Config{}, batch.Into(coll, documents[:1]))
 		for _, e := range w.wire.Events(faultwire.Insert, faultwire.Delete) {
 			if !e.Acknowledged() {
-				t.Errorf("nobody waits for the answer to %v", e)
+				w.Errorf("nobody waits for the answer to %v", e)
 			}
 		}
 	}, options.Client().SetWriteConcern(writeconcern.Unacknowledged()))
@@ -175,7 +175,7 @@ func TestWriteConcernOfConfig(t *testing.T) {
 		config := batch.Config{WriteConcern: &writeconcern.WriteConcern{W: 1, Journal: &no}}
 		w.mustRollBack(config, batch.Into(w.coll("c"), []bson.D{{{Key: "_id", Value: 2}}, {{Key: "_id", Value: 1}}}))
 		if w.wire.Count(faultwire.Delete) == 0 {
-			t.Error("nothing was deleted")
+			w.Error("nothing was deleted")
 		}
 	})
 }
@@ -203,12 +203,12 @@ func TestContextDoneBefore(t *testing.T) {
 					_, failed := w.insertWith(test.ctx, batch.New(batch.Config{}), batch.Into(w.coll("c"), documents).Number("n", number))
 					for _, want := range test.want {
 						if !errors.Is(failed, want) {
-							t.Errorf("with %d documents: %v, want %v", len(documents), failed, want)
+							w.Errorf("with %d documents: %v, want %v", len(documents), failed, want)
 						}
 					}
 				}
 				if n := w.wire.Count(); n > 0 {
-					t.Errorf("%d commands were sent:\n%s", n, w.wire)
+					w.Errorf("%d commands were sent:\n%s", n, w.wire)
 				}
 			})
 		})
@@ -220,30 +220,30 @@ func TestSessionInContext(t *testing.T) {
 	eachServer(t, func(w *world) {
 		session, err := w.db.Client().StartSession()
 		if err != nil {
-			t.Fatal(err)
+			w.Fatal(err)
 		}
 		defer session.EndSession(context.Background())
-		ctx := mongo.NewSessionContext(t.Context(), session)
+		ctx := mongo.NewSessionContext(w.Context(), session)
 		if _, failed := w.insertWith(ctx, batch.New(batch.Config{}), batch.Into(w.coll("c"), []note{{"a"}})); failed != nil {
-			t.Fatal(failed)
+			w.Fatal(failed)
 		}
 		for _, e := range w.wire.Events(faultwire.Insert) {
 			if id := e.Session().Lookup("id"); id.Equal(session.ID().Lookup("id")) {
-				t.Errorf("the caller's session was used: %v", e)
+				w.Errorf("the caller's session was used: %v", e)
 			}
 		}
 		if err := session.StartTransaction(); err != nil {
-			t.Fatal(err)
+			w.Fatal(err)
 		}
 		before := w.wire.Count()
 		// The driver counts a transaction as running once its first command was made.
 		_, _ = w.coll("c").CountDocuments(ctx, bson.D{})
 		_, failed := w.insertWith(ctx, batch.New(batch.Config{}), batch.Into(w.coll("c"), []note{{"a"}}))
 		if failed == nil || failed.Sent || !strings.Contains(failed.Error(), "transaction") {
-			t.Errorf("in a transaction: %v", failed)
+			w.Errorf("in a transaction: %v", failed)
 		}
 		if n := w.wire.Count(faultwire.Insert); n != 1 {
-			t.Errorf("%d inserts were sent after %d commands:\n%s", n, before, w.wire)
+			w.Errorf("%d inserts were sent after %d commands:\n%s", n, before, w.wire)
 		}
 	})
 }

@@ -39,15 +39,15 @@ func TestIndexesAreTheCallers(t *testing.T) {
 				}
 				failed := w.mustRollBack(batch.Config{ChunkSize: test.chunk, Concurrency: test.concurrency}, batch.Into(w.coll("c"), documents))
 				if at := indexes(failed); !slices.Equal(at, test.bad) {
-					t.Errorf("documents %v are refused, want %v: %v", at, test.bad, failed)
+					w.Errorf("documents %v are refused, want %v: %v", at, test.bad, failed)
 				}
 				for _, d := range failed.Documents {
 					var refused mongo.WriteError
 					if d.Code != 11000 || d.Duplicate == nil || d.Collection != w.db.Name()+".c" || !errors.As(d, &refused) {
-						t.Errorf("document %d: code %d, duplicate %v, collection %s, error %v", d.Index, d.Code, d.Duplicate, d.Collection, d.Err)
+						w.Errorf("document %d: code %d, duplicate %v, collection %s, error %v", d.Index, d.Code, d.Duplicate, d.Collection, d.Err)
 					}
 					if d.ID.Type != bson.TypeObjectID {
-						t.Errorf("document %d has the _id %v, want the one it was given", d.Index, d.ID)
+						w.Errorf("document %d has the _id %v, want the one it was given", d.Index, d.ID)
 					}
 				}
 			})
@@ -77,10 +77,10 @@ func TestSeveralRefusalsInSeveralParts(t *testing.T) {
 			have = append(have, fmt.Sprintf("%d.%d", d.Part, d.Index))
 		}
 		if want := []string{"0.4", "0.6", "1.4", "1.6"}; !slices.Equal(have, want) {
-			t.Errorf("refused are %v, want %v", have, want)
+			w.Errorf("refused are %v, want %v", have, want)
 		}
 		if n := failed.Rollback.Deleted; n != 16 {
-			t.Errorf("%d documents were deleted, want 16", n)
+			w.Errorf("%d documents were deleted, want 16", n)
 		}
 	})
 }
@@ -111,11 +111,11 @@ func TestMissingFieldOfUniqueIndex(t *testing.T) {
 				}
 				failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), test.documents))
 				if at := indexes(failed); !slices.Equal(at, test.bad) {
-					t.Errorf("documents %v are refused, want %v: %v", at, test.bad, failed)
+					w.Errorf("documents %v are refused, want %v: %v", at, test.bad, failed)
 				}
 				for _, d := range failed.Documents {
 					if d.Duplicate == nil || d.Duplicate.Index != index {
-						t.Errorf("document %d clashed with %v, want the index %q", d.Index, d.Duplicate, index)
+						w.Errorf("document %d clashed with %v, want the index %q", d.Index, d.Duplicate, index)
 					}
 				}
 			})
@@ -146,14 +146,14 @@ func TestFormsOfDuplicateKey(t *testing.T) {
 				w.wire.On(faultwire.Insert).WriteErrors(test.error)
 				failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), []note{{"a"}, {"b"}}))
 				if len(failed.Documents) != 1 || failed.Documents[0].Duplicate == nil {
-					t.Fatalf("refused are %v", failed.Documents)
+					w.Fatalf("refused are %v", failed.Documents)
 				}
 				have := *failed.Documents[0].Duplicate
 				if have.Index != test.want.Index || !slices.Equal(have.Keys, test.want.Keys) {
-					t.Errorf("%+v, want %+v", have, test.want)
+					w.Errorf("%+v, want %+v", have, test.want)
 				}
 				if text := failed.Error(); !strings.Contains(text, test.says) || strings.Contains(text, "secret") {
-					t.Errorf("the message has to tell %q and no contents: %s", test.says, text)
+					w.Errorf("the message has to tell %q and no contents: %s", test.says, text)
 				}
 			})
 		})
@@ -179,19 +179,19 @@ func TestValidator(t *testing.T) {
 				w.wire.On(faultwire.Insert).WriteErrors(refusal(7), refusal(2))
 				failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), documents))
 				if at := indexes(failed); !slices.Equal(at, []int{2, 7}) {
-					t.Fatalf("documents %v are refused, want the third and the eighth: %v", at, failed)
+					w.Fatalf("documents %v are refused, want the third and the eighth: %v", at, failed)
 				}
 				for _, d := range failed.Documents {
-					if want := raw(t, details); d.Code != 121 || string(d.ErrInfo) != string(want) {
-						t.Errorf("document %d: code %d, details %v, want 121, %v", d.Index, d.Code, d.ErrInfo, want)
+					if want := raw(w.T, details); d.Code != 121 || string(d.ErrInfo) != string(want) {
+						w.Errorf("document %d: code %d, details %v, want 121, %v", d.Index, d.Code, d.ErrInfo, want)
 					}
 					if hint := strings.Contains(d.Message, "stamp"); hint != claimed {
-						t.Errorf("document %d, stamped %t: %s", d.Index, claimed, d.Message)
+						w.Errorf("document %d, stamped %t: %s", d.Index, claimed, d.Message)
 					}
 				}
 				for _, e := range w.wire.Events(faultwire.Insert) {
 					if bypass := e.Lookup("bypassDocumentValidation"); !bypass.IsZero() {
-						t.Errorf("nobody asked to bypass the validator: %v", e)
+						w.Errorf("nobody asked to bypass the validator: %v", e)
 					}
 				}
 			})
@@ -231,13 +231,13 @@ func TestMessages(t *testing.T) {
 				log.Reset()
 				failed := w.mustRollBack(batch.Config{Logger: logger}, batch.Into(w.coll("c"), documents))
 				if text := failed.Error(); strings.Contains(text, secret) || len(text) > 600 {
-					t.Errorf("the message has %d bytes, or tells what it should not: %s", len(text), text)
+					w.Errorf("the message has %d bytes, or tells what it should not: %s", len(text), text)
 				}
 				if !strings.Contains(failed.Error(), failed.BatchID.Hex()) || !strings.Contains(failed.Error(), "9 documents") {
-					t.Errorf("which batch? %v", failed)
+					w.Errorf("which batch? %v", failed)
 				}
 				if text := log.String(); strings.Contains(text, secret) || !strings.Contains(text, failed.BatchID.Hex()) {
-					t.Errorf("the log tells what it should not, or nothing of the batch:\n%s", text)
+					w.Errorf("the log tells what it should not, or nothing of the batch:\n%s", text)
 				}
 			})
 		})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/intact-go/intact/batch"
 	"github.com/intact-go/intact/internal/faultwire"
 	"github.com/intact-go/intact/internal/journal"
+	"github.com/intact-go/intact/internal/mongosim"
 	"github.com/intact-go/intact/internal/servertest"
 	"github.com/intact-go/intact/internal/wirecheck"
 	"github.com/intact-go/intact/rollback"
@@ -62,10 +64,56 @@ func eachRetry(t *testing.T, test func(w *world)) {
 	}
 }
 
+// lossy is eachRetry for tests in which connections break: the client believes in a load balancer, and so gets a new
+// connection at once. Retryable writes are left out on a server that has none, where the driver would send none either.
+func lossy(t *testing.T, test func(w *world)) {
+	t.Helper()
+	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
+		for _, retry := range []bool{true, false} {
+			if retry && s.Kind != servertest.KindSim {
+				continue
+			}
+			t.Run(fmt.Sprintf("retryWrites=%t", retry), func(t *testing.T) {
+				uri, err := url.Parse(s.URI)
+				if err != nil {
+					t.Fatal(err)
+				}
+				query := uri.Query()
+				query.Del("replicaSet") // a load balancer has none
+				uri.RawQuery = query.Encode()
+				alone := *s
+				alone.URI = uri.String()
+				wire := faultwire.ForTest(t, faultwire.LoadBalanced())
+				test(makeWorld(t, &alone, wire, options.Client().SetLoadBalanced(true).SetRetryWrites(retry)))
+			})
+		}
+	})
+}
+
 // embedded makes the world of a test that needs one real server only.
 func embedded(t *testing.T, opts ...faultwire.Option) *world {
 	t.Helper()
 	return makeWorld(t, servertest.Embedded(t), faultwire.ForTest(t, opts...))
+}
+
+// simulated makes the world of a test that needs a server of a special kind.
+func simulated(t *testing.T, config mongosim.Config, opts ...*options.ClientOptions) *world {
+	t.Helper()
+	return newWorld(t, simulatedServer(t, config), opts...)
+}
+
+func simulatedServer(t *testing.T, config mongosim.Config) *servertest.Server {
+	t.Helper()
+	server, err := mongosim.Start(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &servertest.Server{Kind: servertest.KindSim, URI: server.URI()}
 }
 
 func newWorld(t *testing.T, s *servertest.Server, opts ...*options.ClientOptions) *world {
@@ -141,7 +189,7 @@ func quick(config batch.Config) batch.Config {
 		config.MaxDelay = 20 * time.Millisecond
 	}
 	if config.Rollback.Settle == 0 {
-		config.Rollback.Settle = 50 * time.Millisecond
+		config.Rollback.Settle = 20 * time.Millisecond
 	}
 	return config
 }
@@ -332,4 +380,12 @@ func (s texts) Reserve(_ context.Context, n int) ([]any, error) {
 		values[i] = string(s)
 	}
 	return values, nil
+}
+
+// plantInPlace returns what stores, before an insert reaches the server, a document of somebody else with the _id of the
+// insert's i-th.
+func (w *world) plantInPlace(coll string, i int) func(context.Context, *faultwire.Request) {
+	return func(_ context.Context, r *faultwire.Request) {
+		w.plant(coll, bson.D{{Key: "_id", Value: r.IDs()[i]}, {Key: "theirs", Value: true}})
+	}
 }

@@ -82,7 +82,7 @@ func TestIDWithDollarIsNoOperator(t *testing.T) {
 		w.mustStore(batch.Config{}, batch.Into(w.coll("c"), documents))
 		failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), documents))
 		if at := indexes(failed); !slices.Equal(at, []int{0, 1}) {
-			t.Errorf("documents %v are refused, want both: %v", at, failed)
+			w.Errorf("documents %v are refused, want both: %v", at, failed)
 		}
 	})
 }
@@ -96,7 +96,7 @@ func TestTwoIDFields(t *testing.T) {
 				twice := bson.D{{Key: "_id", Value: first}, {Key: "x", Value: 0}, {Key: "_id", Value: 2}}
 				raw, err := bson.Marshal(twice)
 				if err != nil {
-					t.Fatal(err)
+					w.Fatal(err)
 				}
 				w.notSent(w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), []any{bson.D{}, twice, bson.Raw(raw)})), 1, 2)
 			})
@@ -129,7 +129,7 @@ func TestCompoundIDs(t *testing.T) {
 				for range 10 { // a map's order is new each time
 					failed := w.mustRollBack(batch.Config{ChunkSize: 50}, batch.Into(w.coll("c"), documents))
 					if at := indexes(failed); !slices.Equal(at, []int{199}) {
-						t.Fatalf("documents %v are refused, want the last: %v", at, failed)
+						w.Fatalf("documents %v are refused, want the last: %v", at, failed)
 					}
 				}
 			})
@@ -158,7 +158,7 @@ func TestTimesAsIDs(t *testing.T) {
 		for i, first := range []int{0, 0, 4} {
 			var twin *batch.DuplicateIDError
 			if !errors.As(failed.Documents[i].Err, &twin) || twin.First != first {
-				t.Errorf("document %d is refused for %v, want the same _id as %d", failed.Documents[i].Index, failed.Documents[i].Err, first)
+				w.Errorf("document %d is refused for %v, want the same _id as %d", failed.Documents[i].Index, failed.Documents[i].Err, first)
 			}
 		}
 
@@ -167,7 +167,7 @@ func TestTimesAsIDs(t *testing.T) {
 
 		result := w.mustStore(batch.Config{}, batch.Into(w.coll("c"), []any{moment{ID: at, Noon: at}}))
 		if want := bson.NewDateTimeFromTime(at); result.Parts[0].IDs[0] != want {
-			t.Errorf("the result's _id is %v, want %v", result.Parts[0].IDs[0], want)
+			w.Errorf("the result's _id is %v, want %v", result.Parts[0].IDs[0], want)
 		}
 	})
 }
@@ -200,8 +200,8 @@ func TestBinaryIDs(t *testing.T) {
 				if i == 0 {
 					want = bson.Binary{Data: uuid[:]}
 				}
-				if have := result.Parts[0].IDs[0]; !marshal(t, have).Equal(marshal(t, want)) || fmt.Sprintf("%T", have) != fmt.Sprintf("%T", want) {
-					t.Errorf("the result's _id is %#v, want %#v", have, want)
+				if have := result.Parts[0].IDs[0]; !marshal(w.T, have).Equal(marshal(w.T, want)) || fmt.Sprintf("%T", have) != fmt.Sprintf("%T", want) {
+					w.Errorf("the result's _id is %#v, want %#v", have, want)
 				}
 			})
 		})
@@ -237,7 +237,7 @@ func TestEqualIDsOfDifferentTypes(t *testing.T) {
 		}
 		for _, ids := range equal {
 			if failed := w.mustRollBack(batch.Config{}, part(ids)); failed.Sent {
-				t.Errorf("%v was sent beside %v", ids[0], ids[1])
+				w.Errorf("%v was sent beside %v", ids[0], ids[1])
 			}
 			// The server agrees.
 			one := batch.Into(w.coll("equal"), []bson.D{{{Key: "_id", Value: ids[0]}}})
@@ -250,7 +250,7 @@ func TestEqualIDsOfDifferentTypes(t *testing.T) {
 		}
 		for _, ids := range different {
 			if _, failed := w.insert(batch.Config{}, part(ids)); failed != nil {
-				t.Errorf("%T %v beside %T %v: %v", ids[0], ids[0], ids[1], ids[1], failed)
+				w.Errorf("%T %v beside %T %v: %v", ids[0], ids[0], ids[1], ids[1], failed)
 			}
 			w.empty("c")
 		}
@@ -283,7 +283,7 @@ func TestSameIDInTwoParts(t *testing.T) {
 		failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), one), batch.Into(w.coll("c"), two))
 		w.notSent(failed, 1)
 		if failed.Documents[0].Part != 1 {
-			t.Errorf("part %d is blamed, want the second", failed.Documents[0].Part)
+			w.Errorf("part %d is blamed, want the second", failed.Documents[0].Part)
 		}
 		// In another collection they are other documents.
 		w.mustStore(batch.Config{}, batch.Into(w.coll("c"), one), batch.Into(w.coll("d"), two))

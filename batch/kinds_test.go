@@ -235,7 +235,7 @@ func TestBytesWithRegistry(t *testing.T) {
 		w.twin(batch.Config{Registry: newRegistry()}, documents)
 		w.twin(batch.Config{Registry: newRegistry(), BSONOptions: &options.BSONOptions{UseJSONStructTags: true, IntMinSize: true}}, append(documents, kinds(t)["struct"]...))
 		if stored := w.mustStore(batch.Config{Registry: newRegistry()}, batch.Into(w.coll("c"), documents[2:3])); stored.Parts[0].IDs[0] != "1999 cents" {
-			t.Errorf("the result's _id is %v", stored.Parts[0].IDs[0])
+			w.Errorf("the result's _id is %v", stored.Parts[0].IDs[0])
 		}
 	})
 }
@@ -247,12 +247,12 @@ func TestJSONTags(t *testing.T) {
 		documents := []tagged{{Key: "x"}, {Key: "y"}}
 		result := w.mustStore(batch.Config{BSONOptions: opts}, batch.Into(w.coll("c").Clone(), documents))
 		if ids := result.Parts[0].IDs; ids[0] != "x" || ids[1] != "y" {
-			t.Errorf("the ids are %v, want those of the tagged fields", ids)
+			w.Errorf("the ids are %v, want those of the tagged fields", ids)
 		}
 		// Without, the bytes are those of a plain client, whatever the collection's own client does.
 		result = w.mustStore(batch.Config{}, batch.Into(w.coll("d"), documents))
 		if id, minted := result.Parts[0].IDs[0].(bson.ObjectID); !minted {
-			t.Errorf("the _id is %v, want a new ObjectID", id)
+			w.Errorf("the _id is %v, want a new ObjectID", id)
 		}
 	}, options.Client().SetBSONOptions(opts))
 }
@@ -267,9 +267,9 @@ func TestEveryKindIsRolledBack(t *testing.T) {
 					documents := append([]any{bson.D{{Key: "_id", Value: "taken"}}}, documents...)
 					failed := w.mustRollBack(batch.Config{Stamp: stamp}, batch.Into(w.coll("c"), documents))
 					if at := indexes(failed); failed.Sent && (len(at) != 1 || at[0] != 0) {
-						t.Errorf("documents %v are refused, want the first: %v", at, failed)
+						w.Errorf("documents %v are refused, want the first: %v", at, failed)
 					} else if want := int64(len(documents) - 1); failed.Sent && failed.Rollback.Deleted != want {
-						t.Errorf("%d documents were deleted, want %d", failed.Rollback.Deleted, want)
+						w.Errorf("%d documents were deleted, want %d", failed.Rollback.Deleted, want)
 					}
 				})
 			})
@@ -312,14 +312,14 @@ func TestStampModes(t *testing.T) {
 				for _, raw := range w.read("c") {
 					elements, _ := raw.Elements()
 					last := elements[len(elements)-1]
-					is := last.Key() == name && last.Value().Equal(marshal(t, result.BatchID))
+					is := last.Key() == name && last.Value().Equal(marshal(w.T, result.BatchID))
 					which := raw.Lookup("a").AsInt64() - 1
 					if is != test.stamped[which] || strings.Contains(raw.String(), name) != is {
-						t.Errorf("document %d is %v, want stamp: %t", which, raw, test.stamped[which])
+						w.Errorf("document %d is %v, want stamp: %t", which, raw, test.stamped[which])
 					}
 				}
 				if result.Warnings != nil {
-					t.Errorf("warnings: %v", result.Warnings)
+					w.Errorf("warnings: %v", result.Warnings)
 				}
 			})
 		})
@@ -333,13 +333,13 @@ func TestStampFieldTaken(t *testing.T) {
 		failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), documents))
 		w.notSent(failed, 1)
 		if !strings.Contains(failed.Error(), "StampField") {
-			t.Errorf("the message does not help: %v", failed)
+			w.Errorf("the message does not help: %v", failed)
 		}
 		w.mustStore(batch.Config{Stamp: batch.StampNone}, batch.Into(w.coll("c"), documents))
 		w.mustStore(batch.Config{StampField: "_job"}, batch.Into(w.coll("c"), documents))
 		for _, config := range []batch.Config{{StampField: "a.b"}, {StampField: "$a"}, {StampField: "_id"}, {Stamp: batch.StampNone, RemoveStamp: true}, {Stamp: 9}} {
 			if _, failed := w.insert(config, batch.Into(w.coll("c"), documents)); failed == nil || failed.Sent || errors.Is(failed, batch.ErrInvalidDocuments) {
-				t.Errorf("a configuration with stamp %v in field %q got %v", config.Stamp, config.StampField, failed)
+				w.Errorf("a configuration with stamp %v in field %q got %v", config.Stamp, config.StampField, failed)
 			}
 		}
 	})

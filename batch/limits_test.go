@@ -67,14 +67,14 @@ func TestDocumentTooLarge(t *testing.T) {
 				if test.ok {
 					w.mustStore(test.config, part)
 					if n := w.wire.Count(faultwire.Insert); n != 3 {
-						t.Errorf("%d inserts, want the large document in one of its own", n)
+						w.Errorf("%d inserts, want the large document in one of its own", n)
 					}
 					return
 				}
 				failed := w.mustRollBack(test.config, part)
 				w.notSent(failed, 1)
 				if !strings.Contains(failed.Error(), fmt.Sprint(maxDocument)) {
-					t.Errorf("the limit is not told: %v", failed)
+					w.Errorf("the limit is not told: %v", failed)
 				}
 			})
 		})
@@ -84,11 +84,11 @@ func TestDocumentTooLarge(t *testing.T) {
 // A number that is a text makes a document longer once it is known; too long is still found before anything is written.
 func TestDocumentTooLargeWithItsText(t *testing.T) {
 	eachServer(t, func(w *world) {
-		document := sized(t, maxDocument-100)
+		document := sized(w.T, maxDocument-100)
 		long := texts(strings.Repeat("9", 200))
 		failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), []any{note{"a"}, document}).Number("n", long))
 		if at := indexes(failed); !slices.Equal(at, []int{1}) || failed.Sent || w.wire.Count(faultwire.Insert) > 0 {
-			t.Errorf("documents %v are refused, want the second, before anything is sent: %v", at, failed)
+			w.Errorf("documents %v are refused, want the second, before anything is sent: %v", at, failed)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestDocumentTooLargeAmongMany(t *testing.T) {
 		for i := range documents {
 			documents[i] = bson.D{{Key: "i", Value: i}}
 		}
-		documents[700] = sized(t, maxDocument+1)
+		documents[700] = sized(w.T, maxDocument+1)
 		number := idgen.NewCounter(w.db.Collection(counters), "n")
 		w.notSent(w.mustRollBack(batch.Config{ChunkSize: 10}, batch.Into(w.coll("c"), documents).Number("n", number)), 700)
 	})
@@ -147,7 +147,7 @@ func TestDocumentsThatCannotBeEncoded(t *testing.T) {
 				failed := w.mustRollBack(batch.Config{ChunkSize: 1, Concurrency: 8}, batch.Into(w.coll("c"), documents).Number("n", number))
 				w.notSent(failed, 90)
 				if test.is != nil && !errors.Is(failed, test.is) {
-					t.Errorf("%v does not tell of %v", failed, test.is)
+					w.Errorf("%v does not tell of %v", failed, test.is)
 				}
 			})
 		})
@@ -169,10 +169,10 @@ func TestOddFieldNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachServer(t, func(w *world) {
 				w.plant("c", bson.D{{Key: "_id", Value: "taken"}})
-				_, err := w.around.Collection(plainInserts).InsertOne(t.Context(), document)
+				_, err := w.around.Collection(plainInserts).InsertOne(w.Context(), document)
 				_, failed := w.insert(batch.Config{Stamp: batch.StampAll}, batch.Into(w.coll("c"), []any{document}))
 				if (err == nil) != (failed == nil) {
-					t.Errorf("plain insert: %v; batch: %v", err, failed)
+					w.Errorf("plain insert: %v; batch: %v", err, failed)
 				}
 				failed = w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), []any{document, bson.D{{Key: "_id", Value: "taken"}}}))
 				want := []int{1}
@@ -181,7 +181,7 @@ func TestOddFieldNames(t *testing.T) {
 					want = []int{0, 1}
 				}
 				if at := indexes(failed); !slices.Equal(at, want) {
-					t.Errorf("documents %v are refused, want %v: %v", at, want, failed)
+					w.Errorf("documents %v are refused, want %v: %v", at, want, failed)
 				}
 			})
 		})
@@ -222,9 +222,9 @@ func TestAmbiguousNumberField(t *testing.T) {
 			_, failed := w.insert(batch.Config{}, part)
 			switch {
 			case test.ok != (failed == nil):
-				t.Errorf("%s: %v", test.name, failed)
+				w.Errorf("%s: %v", test.name, failed)
 			case failed != nil && (!slices.Equal(indexes(failed), []int{1}) || w.wire.Count() != before):
-				t.Errorf("%s: documents %v are refused after %d commands", test.name, indexes(failed), w.wire.Count()-before)
+				w.Errorf("%s: documents %v are refused after %d commands", test.name, indexes(failed), w.wire.Count()-before)
 			}
 		}
 	})
@@ -245,12 +245,12 @@ func TestChunkBounds(t *testing.T) {
 			eachServer(t, func(w *world) {
 				documents := make([]bson.Raw, test.documents)
 				for i := range documents {
-					documents[i] = sized(t, size, bson.E{Key: "_id", Value: int32(i)})
+					documents[i] = sized(w.T, size, bson.E{Key: "_id", Value: int32(i)})
 				}
 				config := batch.Config{ChunkSize: test.chunkSize, ChunkBytes: test.chunkBytes, Stamp: batch.StampNone}
 				w.mustStore(config, batch.Into(w.coll("c"), documents))
 				if n := w.wire.Count(faultwire.Insert); n != test.want {
-					t.Errorf("%d inserts, want %d", n, test.want)
+					w.Errorf("%d inserts, want %d", n, test.want)
 				}
 			})
 		})

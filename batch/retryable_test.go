@@ -1,0 +1,115 @@
+package batch_test
+
+import (
+	"slices"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/intact-go/intact/batch"
+	"github.com/intact-go/intact/internal/faultwire"
+	"github.com/intact-go/intact/internal/servertest"
+)
+
+// pretender makes the world of a server that says it knows retryable writes and carries out repetitions anew, as FerretDB
+// does when it is given a replica set's name.
+func pretender(t *testing.T) *world {
+	t.Helper()
+	wire := faultwire.ForTest(t)
+	wire.On(faultwire.Hello).Lie(faultwire.Set("setName", "rs"), faultwire.Set("isWritablePrimary", true), faultwire.Set("ismaster", true))
+	return makeWorld(t, servertest.Embedded(t), wire, options.Client().SetDirect(true))
+}
+
+// The driver repeats an insert by itself and is answered that all its documents exist. They are ours.
+func TestDriverRepeatsInsert(t *testing.T) {
+	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3), "one": unnumbered(1)} {
+		for _, stamp := range []batch.Stamp{batch.StampClaimed, batch.StampAll} {
+			t.Run(kind+" "+stamp.String(), func(t *testing.T) {
+				w := pretender(t)
+				lost := w.wire.On(faultwire.Insert).Once().DropReply()
+				w.mustStore(batch.Config{Stamp: stamp}, batch.Into(w.coll("c"), documents))
+				if lost.Fired() != 1 || w.wire.Count(faultwire.Insert) != 2 {
+					t.Errorf("%d answers were lost\n%s", lost.Fired(), w.wire)
+				}
+				for _, e := range w.wire.Events(faultwire.Insert) {
+					if _, retryable := e.TxnNumber(); !retryable {
+						t.Errorf("the driver does not take this server for what it pretends: %v", e)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The same, and a document is truly refused: the others are removed.
+func TestDriverRepeatsInsertThatFails(t *testing.T) {
+	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
+		t.Run(kind, func(t *testing.T) {
+			w := pretender(t)
+			w.plant("c", bson.D{{Key: "_id", Value: "taken"}, {Key: "x", Value: "ours"}})
+			w.wire.On(faultwire.Insert).Once().DropReply()
+			failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), append(slices.Clone(documents), bson.D{{Key: "_id", Value: "taken"}, {Key: "x", Value: "ours"}})))
+			if at := indexes(failed); !slices.Equal(at, []int{3}) {
+				t.Errorf("documents %v are refused, want the last: %v", at, failed)
+			}
+		})
+	}
+}
+
+// A minted _id that somebody else has, against all odds, is theirs: it is not deleted, and it is not taken for ours.
+func TestMintedIDTaken(t *testing.T) {
+	eachRetry(t, func(w *world) {
+		w.wire.On(faultwire.Insert).Once().Before(w.plantInPlace("c", 1))
+		failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), unnumbered(3)))
+		if at := indexes(failed); !slices.Equal(at, []int{1}) {
+			w.Errorf("documents %v are refused, want the second: %v", at, failed)
+		}
+		if failed.Rollback.Deleted != 2 {
+			w.Errorf("%d documents were deleted, want 2", failed.Rollback.Deleted)
+		}
+	})
+}
+
+// An account that may insert and not read cannot look whose a document is: the refusal is believed.
+func TestClashThatNobodyMayLookAt(t *testing.T) {
+	for kind, id := range map[string]any{"claimed": 2, "minted": nil} {
+		t.Run(kind, func(t *testing.T) {
+			eachServer(t, func(w *world) {
+				documents := unnumbered(3)
+				if id != nil {
+					documents = numbered(1, 3)
+					w.plant("c", bson.D{{Key: "_id", Value: id}})
+				} else {
+					w.wire.On(faultwire.Insert).Once().Before(w.plantInPlace("c", 1))
+				}
+				w.wire.On(faultwire.Find).Once().Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized"})
+				failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), documents))
+				if at := indexes(failed); !slices.Equal(at, []int{1}) || failed.Documents[0].Code != 11000 {
+					w.Errorf("documents %v are refused, want the second: %v", at, failed)
+				}
+			})
+		})
+	}
+}
+
+// The look at whose a document is gets lost, once or for as long as anybody tries.
+func TestLookIsLost(t *testing.T) {
+	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
+		t.Run(kind, func(t *testing.T) {
+			lossy(t, func(w *world) {
+				w.wire.On(faultwire.Insert).Once().DropReply()
+				w.wire.On(faultwire.Find).Once().DropReply()
+				w.mustStore(batch.Config{}, batch.Into(w.coll("a"), documents))
+
+				w.wire.On(faultwire.Insert).Once().DropReply()
+				w.plant("b", bson.D{{Key: "_id", Value: "taken"}})
+				look := w.wire.On(faultwire.Find.Where(func(r *faultwire.Request) bool { return r.Collection == "b" })).First(4).DropReply()
+				failed := w.mustRollBack(once(batch.Config{}), batch.Into(w.coll("b"), append(slices.Clone(documents), bson.D{{Key: "_id", Value: "taken"}})))
+				if failed.Rollback.Deleted != 3 {
+					w.Errorf("%d documents were deleted after %d lost looks, want 3", failed.Rollback.Deleted, look.Fired())
+				}
+			})
+		})
+	}
+}
