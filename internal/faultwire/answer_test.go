@@ -3,6 +3,7 @@ package faultwire_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,6 +102,28 @@ func TestWriteErrorsOfFailedCommand(t *testing.T) {
 	wire.On(faultwire.Insert).Once().WriteErrors(faultwire.WriteError{Index: 0, Code: 121})
 	_, err := s.connect(t, wire).InsertMany(t.Context(), docs(1, 2), options.InsertMany().SetOrdered(false))
 	same(t, "what the client gets", outcome(err), "command error 91")
+	same(t, "write errors in it", wire.Events()[0].ClientReply.Lookup("writeErrors").IsZero(), true)
+}
+
+// The record keeps what was sent and what was answered, whatever a rewriting function does to what it is given.
+func TestRewritingInPlace(t *testing.T) {
+	scribble := func(doc bson.Raw) bson.Raw {
+		copied := slices.Clone(doc)
+		clear(doc)
+		return copied
+	}
+	wire := faultwire.ForTest(t)
+	s := start(t)
+	wire.On(faultwire.Insert).Do(faultwire.RewriteRequest(scribble), faultwire.RewriteReply(scribble))
+	command := bson.D{{Key: "insert", Value: "orders"}, {Key: "documents", Value: docs(1)}}
+	if err := s.connect(t, wire).Database().RunCommand(t.Context(), command).Err(); err != nil {
+		t.Fatal(err)
+	}
+	e := wire.Events()[0]
+	same(t, "the command", e.Document().Lookup("insert"), `"orders"`)
+	same(t, "the server's reply", e.ServerReply, `{"n": {"$numberInt":"1"},"ok": {"$numberDouble":"1.0"}}`)
+	same(t, "the client's reply", e.ClientReply, e.ServerReply)
+	same(t, "stored", s.ids(), []int{1})
 }
 
 func TestAnswers(t *testing.T) {

@@ -48,24 +48,39 @@ type sequence struct {
 	data  []byte
 }
 
-// messageSize returns the size that a message's first bytes declare, or 0 if it takes more bytes to know.
+// messageSize returns the size that a message's first bytes declare, or 0 if it takes more bytes to know. It refuses what
+// the wire does not understand as soon as the header is there: the rest may never come.
 func messageSize(start []byte) (int, error) {
 	if len(start) < 4 {
 		return 0, nil
 	}
-	// A TLS record of type handshake, version 1.0 to 1.3. A message of 790 bytes begins with 0x16 0x03 0x00.
-	if start[0] == 0x16 && start[1] == 0x03 && start[2] >= 1 && start[2] <= 4 {
-		return 0, errTLS
-	}
+	// A TLS handshake begins with 0x16 0x03, and so does many a message, by its size: the rest of the header has to tell.
+	tls := start[0] == 0x16 && start[1] == 0x03
 	size := int32(binary.LittleEndian.Uint32(start))
 	if size < headerSize || size > maxMessageSize {
+		if tls {
+			return 0, errTLS
+		}
 		return 0, fmt.Errorf("faultwire: a message of %d bytes is not of the MongoDB wire protocol", size)
 	}
-	return int(size), nil
+	if len(start) < headerSize {
+		return 0, nil
+	}
+	switch opcode := int32(binary.LittleEndian.Uint32(start[12:])); opcode {
+	case opMsg, opQuery, opReply:
+		return int(size), nil
+	case opCompressed:
+		return 0, errors.New("faultwire: OP_COMPRESSED hides the commands; connect the client without compressors")
+	default:
+		if tls {
+			return 0, errTLS
+		}
+		return 0, fmt.Errorf("faultwire: opcode %d is unknown", opcode)
+	}
 }
 
-// parse takes one whole message apart. What the wire cannot understand is an error: passing it on unseen would let a test
-// believe that nothing happened.
+// parse takes one whole message apart whose header messageSize has approved. What the wire cannot understand is an error:
+// passing it on unseen would let a test believe that nothing happened.
 func parse(raw []byte) (*message, error) {
 	m := &message{
 		raw:        raw,
@@ -81,10 +96,6 @@ func parse(raw []byte) (*message, error) {
 		ok = m.parseQuery(raw[headerSize:])
 	case opReply:
 		ok = m.parseReply(raw[headerSize:])
-	case opCompressed:
-		return nil, errors.New("faultwire: OP_COMPRESSED hides the commands; connect the client without compressors")
-	default:
-		return nil, fmt.Errorf("faultwire: opcode %d is unknown", m.opcode)
 	}
 	if !ok {
 		return nil, fmt.Errorf("faultwire: a message of %d bytes with opcode %d is malformed", len(raw), m.opcode)

@@ -2,8 +2,13 @@ package faultwire_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -261,6 +266,68 @@ func TestObserverBlocksCommand(t *testing.T) {
 	same(t, "stored afterwards", s.ids(), []int{1})
 }
 
+// Observers are called one at a time and in the order of the marks, whatever goes on at once.
+func TestObserverIsAlone(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	orders := start(t).connect(t, wire)
+	var inside atomic.Int32
+	last := 0
+	wire.Observe(func(c faultwire.Change) {
+		if inside.Add(1) != 1 {
+			t.Error("two at a time")
+		}
+		order := map[faultwire.Stage]int{
+			faultwire.Seen: c.Event.Seen.Order, faultwire.Forwarded: c.Event.Forwarded.Order,
+			faultwire.Answered: c.Event.Answered.Order, faultwire.Given: c.Event.Given.Order,
+		}[c.Stage]
+		if order != last+1 {
+			t.Errorf("mark %d after mark %d", order, last)
+		}
+		last = order
+		runtime.Gosched()
+		inside.Add(-1)
+	})
+	var group sync.WaitGroup
+	for w := range 4 {
+		group.Go(func() {
+			for i := range 25 {
+				if _, err := orders.InsertMany(context.Background(), docs(100*w+i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	same(t, "marks", last, 400)
+}
+
+// When a reply is said to be given, the client cannot have read it yet.
+func TestGivenBeforeRead(t *testing.T) {
+	wire := faultwire.ForTest(t)
+	c := start(t).dial(t, wire)
+	wire.Observe(func(change faultwire.Change) {
+		if change.Stage != faultwire.Given {
+			return
+		}
+		if err := c.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("read while the reply is being given: %v", err)
+		}
+		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := c.Write(message(t, 1, false)); err != nil {
+		t.Fatal(err)
+	}
+	if err := wire.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "n", receive(t, c).Lookup("n").AsInt64(), 1)
+}
+
 func TestKeepLast(t *testing.T) {
 	for _, row := range []struct {
 		keep int
@@ -315,4 +382,56 @@ func TestStory(t *testing.T) {
 		`seen 5, given 6 {ok=1 n=0 writeErrors=1 of code 121}
 3: delete shop.orders n=1 w="majority" [drop reply]: seen 7, forwarded 8, answered 9 {ok=1 n=1}, lost 10
 `)
+}
+
+// tester is a testing.TB that keeps what it is told.
+type tester struct {
+	testing.TB
+	cleanup func()
+	errors  []string
+	log     string
+}
+
+func (t *tester) Helper()          {}
+func (t *tester) Cleanup(f func()) { t.cleanup = f }
+func (t *tester) Errorf(format string, args ...any) {
+	t.errors = append(t.errors, fmt.Sprintf(format, args...))
+}
+func (t *tester) Failed() bool                    { return len(t.errors) > 0 }
+func (t *tester) Logf(format string, args ...any) { t.log += fmt.Sprintf(format, args...) }
+
+func TestForTest(t *testing.T) {
+	s := start(t)
+	for _, row := range []struct {
+		name     string
+		rubbish  bool // the client ends with something that is no message
+		inserts  int
+		errors   int
+		logged   int // lines of the story
+		shortens bool
+	}{
+		{"all well", false, 3, 0, 0, false},
+		{"not understood", true, 3, 1, 3, false},
+		{"not understood after a long story", true, 103, 1, 100, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			fake := &tester{TB: t}
+			wire := faultwire.ForTest(fake)
+			c := s.dial(t, wire)
+			for id := range row.inserts {
+				if _, err := c.Write(message(t, id, false)); err != nil {
+					t.Fatal(err)
+				}
+				receive(t, c)
+			}
+			if row.rubbish {
+				_, _ = c.Write([]byte("rubbish"))
+			}
+			fake.cleanup()
+			same(t, "errors", len(fake.errors), row.errors)
+			same(t, "lines in the log", strings.Count(fake.log, "insert shop.orders"), row.logged)
+			same(t, "shortened", strings.Contains(fake.log, "…\n"), row.shortens)
+			same(t, "connections", wire.Connections(), 0)
+		})
+	}
 }

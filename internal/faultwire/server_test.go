@@ -40,6 +40,7 @@ type server struct {
 	executed []bson.Raw // in order; without hellos
 	stored   []stored
 	messages int           // of any kind
+	inBody   int           // commands whose statements travelled in the body
 	stall    chan struct{} // if not nil, inserts wait for it before they are executed
 }
 
@@ -225,17 +226,18 @@ func (s *server) run(command bson.Raw, sequences map[string][]bson.Raw) bson.D {
 	s.executed = append(s.executed, command)
 	switch name {
 	case "insert":
-		return s.insert(command, statements(command, sequences, "documents"))
+		return s.insert(command, s.statements(command, sequences, "documents"))
 	case "delete":
-		return s.remove(command, statements(command, sequences, "deletes"))
+		return s.remove(command, s.statements(command, sequences, "deletes"))
 	}
 	return bson.D{{Key: "ok", Value: 1.0}}
 }
 
-func statements(command bson.Raw, sequences map[string][]bson.Raw, field string) []bson.Raw {
+func (s *server) statements(command bson.Raw, sequences map[string][]bson.Raw, field string) []bson.Raw {
 	if docs, ok := sequences[field]; ok {
 		return docs
 	}
+	s.inBody++
 	var docs []bson.Raw
 	if array, ok := command.Lookup(field).ArrayOK(); ok {
 		values, _ := array.Values()
