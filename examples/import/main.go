@@ -31,6 +31,8 @@
 // Up to 64 MB of documents (as BSON) are held in memory; larger files go through a temporary file, so that their size is
 // no matter. An _id that stands twice in such a file is then found by the server, not in the reading.
 //
+// There is no --drop as mongoimport has it: the old documents would be gone when the new ones turn out not to be fit.
+//
 // # Interrupting
 //
 // SIGINT, SIGTERM and SIGHUP end the reading or inserting and roll back. A second signal ends the rollback as well and

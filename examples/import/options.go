@@ -32,6 +32,7 @@ type options struct {
 	database   string
 	collection string
 	files      []string
+	dir        string // where files are, if that is not to be shown with their names
 
 	kind      string
 	jsonArray bool
@@ -84,11 +85,12 @@ const usage = `import stores the documents of files in a MongoDB collection, all
 Usage:
   import [flags] FILE...        import the files as one batch
   import [flags] < FILE         import the standard input (also as FILE "-")
-  import --recover [flags]      delete what imports with a journal that were killed have left
+  import --recover [flags]      delete what killed imports have left
   import                        show what it does, on an embedded server
 
-Files are NDJSON (one Extended JSON document a line), a JSON array, CSV or TSV, in UTF-8, plain or compressed with
-gzip or zstd. Everything is read and checked before anything is written.
+Files are NDJSON (one Extended JSON document a line), a JSON array, CSV or TSV,
+in UTF-8, plain or compressed with gzip or zstd. Everything is read and checked
+before anything is written.
 
 Flags:
 %s
@@ -107,7 +109,7 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 	f := pflag.NewFlagSet("import", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.SetOutput(io.Discard)
-	f.Usage = func() { fmt.Fprintf(help, usage, f.FlagUsagesWrapped(110)) }
+	f.Usage = func() { fmt.Fprintf(help, usage, f.FlagUsagesWrapped(80)) }
 	f.StringVar(&o.uri, "uri", "", "connection `string` of the server (default $MONGODB_URI, or else "+defaultURI+")")
 	f.StringVarP(&o.database, "db", "d", "", "`name` of the database (default that of the URI, or else "+defaultDatabase+")")
 	f.StringVarP(&o.collection, "collection", "c", "", "`name` of the collection (default the file's name without suffixes)")
@@ -120,7 +122,7 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 	f.BoolVar(&o.table.OmitEmpty, "ignoreBlanks", false, `CSV, TSV: leave out empty cells (default: they are stored as "")`)
 	f.StringVar(&o.separator, "separator", ",", "CSV: the `character` between cells")
 	f.BoolVar(&o.table.Lenient, "lenient", false, "CSV, TSV: take quotes within cells as they are, and rows that are too short")
-	f.StringArrayVar(&sequences, "sequence", nil, "number the documents: `field=name[:start[:step]]` sets the field to the next number of the counter of that name; with name@day[:digits] (or @year, @month, @hour) numbers begin with the date, as 2601310001")
+	f.StringArrayVar(&sequences, "sequence", nil, "number the documents: `field=name` or field=name:start:step sets the field to the next number of the counter of that name; with field=name@day or name@day:digits (also hour, month, year) numbers begin with the date, as 2601310001")
 	f.StringVar(&o.counters, "counters", "counters", "`name` of the collection of counters")
 	f.StringVar(&zone, "zone", "UTC", "time `zone` of the dates in numbers, as Europe/Stockholm")
 	f.StringVar(&o.journal, "journal", "", "`name` of a collection in the same database, in which the import is noted, so that what it leaves when it is killed can be deleted: by --recover, or by the next import with the same journal")

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/term"
 
 	"github.com/intact-go/intact/examples/internal/records"
 )
@@ -51,7 +53,7 @@ func (p *program) read(ctx context.Context, o *options, show *screen) (*input, e
 	}()
 	var total int64
 	for _, file := range o.files { // all of them, so that a missing one is told at once
-		s, err := p.open(ctx, file)
+		s, err := p.open(ctx, o.dir, file)
 		if err != nil {
 			return in, err
 		}
@@ -61,6 +63,9 @@ func (p *program) read(ctx context.Context, o *options, show *screen) (*input, e
 		} else {
 			total += s.size
 		}
+	}
+	if f, ok := p.stdin.(*os.File); ok && slices.Contains(o.files, standardInput) && term.IsTerminal(int(f.Fd())) {
+		show.note("import: reading documents from the keyboard, one a line, up to Ctrl-D")
 	}
 	show.begin("reading", total, bytesUnit)
 	defer show.end()
@@ -155,11 +160,11 @@ type source struct {
 	progress func(n int)
 }
 
-func (p *program) open(ctx context.Context, file string) (*source, error) {
+func (p *program) open(ctx context.Context, dir, file string) (*source, error) {
 	if file == standardInput {
 		return &source{name: "standard input", in: interruptible(ctx, p.stdin), size: -1}, nil
 	}
-	f, err := os.Open(file)
+	f, err := os.Open(filepath.Join(dir, file))
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.D
 		}
 		part = part.Number(q.field, counters[q.name])
 	}
-	view := &batchView{show: show, total: in.count()}
+	view := &batchView{show: show, uri: o.uri, total: in.count()}
 	config := batch.Config{
 		Concurrency: o.workers,
 		StampField:  o.stampField,
@@ -111,8 +111,21 @@ func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.D
 // batchView shows the phases of a batch. The batch calls its methods one at a time.
 type batchView struct {
 	show  *screen
+	uri   string
 	total int // documents
 	last  batch.Progress
+	told  time.Time // when trouble was told last
+}
+
+// troubleEvery is the time between two lines about what is being tried again.
+const troubleEvery = 5 * time.Second
+
+// trouble says why nothing goes on. A rollback is tried until it succeeds, so that this can be all there is to see.
+func (v *batchView) trouble(event batch.Event) {
+	if now := time.Now(); now.Sub(v.told) >= troubleEvery {
+		v.told = now
+		v.show.say("import: trying again: %s", clip(withoutURI(event.Err, v.uri).Error(), 200))
+	}
 }
 
 // observe begins the phases that take long.
@@ -120,6 +133,12 @@ func (v *batchView) observe(event batch.Event) {
 	switch event.Kind {
 	case batch.Prepared:
 		v.begin(batch.Inserting, "storing", v.total)
+	case batch.Retrying:
+		v.trouble(event)
+	case batch.RollbackStep:
+		if event.Err != nil {
+			v.trouble(event)
+		}
 	case batch.RollbackStarted:
 		v.show.end()
 		v.show.note("import: deleting what was stored")

@@ -198,7 +198,7 @@ func (s *summary) text(show *screen) string {
 	case !s.sent:
 		text += "NOT STORED, nothing was written"
 	default:
-		text += n.Sprintf("NOT STORED, nothing of it is in %s (%d %s deleted again)", where, s.deleted, pluralWas(s.deleted))
+		text += n.Sprintf("NOT STORED, nothing of it is in %s (%d deleted again)", where, s.deleted)
 	}
 	for _, c := range s.Numbers {
 		text += fmt.Sprintf("; %s stay unused", c.text(show))

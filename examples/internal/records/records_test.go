@@ -111,6 +111,7 @@ func TestLines(t *testing.T) {
 
 // A line is not bounded by what happens to be a buffer's size, only by what MongoDB stores.
 func TestLineLength(t *testing.T) {
+	t.Parallel()
 	line := func(size int) string { return `{"s":"` + strings.Repeat("x", size-len(`{"s":""}`)) + `"}` }
 	const largest = MaxDocument - 13 // the other bytes of {s: "…"}
 	for _, c := range []struct {
@@ -181,6 +182,7 @@ func TestArray(t *testing.T) {
 }
 
 func TestArrayIsBounded(t *testing.T) {
+	t.Parallel()
 	r, err := Open("f", io.MultiReader(strings.NewReader("[{\"a\":1},\n{\"b\":\""), endless{}), Array, Table{})
 	var problems []string
 	good := 0

@@ -76,6 +76,7 @@ func TestTSV(t *testing.T) {
 
 // A row that is longer than any buffer is read whole, and one without an end does not fill the memory.
 func TestLongRows(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", 1<<20)
 	expect(t, "a,b\n\""+long+"\r\n"+long+"\",1\n2,3\n", CSV, Table{}, []string{`{"a":"` + long + `\r\n` + long + `","b":"1"}`, `{"a":"2","b":"3"}`}, []string{"f:2", "f:4"}, nil)
 
