@@ -32,10 +32,10 @@ type promise struct {
 // promises has an entry for each of Faults.
 var promises = map[string]promise{
 	"drop request":  {client: "lost"},
-	"drop reply":    {before: true, after: true, sent: true, client: "lost"},
+	"drop reply":    {before: true, after: true, sent: true, client: "lost", also: lostBeforeAnswer(false)},
 	"hold request":  {before: false, after: true, sent: true, client: "ok", holds: true},
 	"hold reply":    {before: true, after: true, sent: true, client: "ok", holds: true},
-	"cut":           {before: true, after: true, sent: true, client: "lost"},
+	"cut":           {before: true, after: true, sent: true, client: "lost", also: lostBeforeAnswer(true)},
 	"cut reply":     {before: true, after: true, sent: true, client: "lost"},
 	"server down":   {client: "lost", holds: true},
 	"delay request": {before: true, after: true, sent: true, client: "ok", also: apart(faultwire.Seen, faultwire.Forwarded)},
@@ -71,6 +71,13 @@ func apart(from, to faultwire.Stage) func(*testing.T, faultwire.Event) {
 		if d := at[to] - at[from]; d < time.Millisecond {
 			t.Errorf("%v came %v after %v", to, d, from)
 		}
+	}
+}
+
+// lostBeforeAnswer checks on which side of the server's answer the client lost its connection.
+func lostBeforeAnswer(want bool) func(*testing.T, faultwire.Event) {
+	return func(t *testing.T, e faultwire.Event) {
+		same(t, "lost before the answer", e.Lost.Before(e.Answered), want)
 	}
 }
 

@@ -43,6 +43,13 @@
 // Events, Count, Observe and String look at the commands and what became of them, in one order for all connections. The
 // marks err on the safe side: Forwarded comes before the server can see the request, Answered after its reply was read.
 //
+// # Speed
+//
+// The driver takes up to half a second to come back from a lost connection. Where many are lost, run tests in parallel, or
+// see LoadBalanced. For benchmarks, see KeepLast.
+//
+// # Limits
+//
 // The wire speaks OP_MSG, and OP_QUERY as far as a first hello needs it. Anything else, compression and TLS included, ends
 // the connection and is reported by Err and Close.
 package faultwire
@@ -98,7 +105,7 @@ type Wire struct {
 	counts    map[Name]int
 	seq       int
 	marks     int
-	underWay  int // recorded exchanges that are not over
+	underWay  int // recorded exchanges that are not over, without those that only keep connections going
 	drained   []chan struct{}
 }
 
@@ -119,8 +126,8 @@ func KeepLast(n int) Option { return func(w *Wire) { w.keep = n } }
 
 // LoadBalanced lets the wire pass for a load balancer before the server, so that a client can be connected with
 // SetLoadBalanced(true). Such a client watches no servers and replaces a lost connection at once; any other takes up to
-// half a second, the driver's shortest interval between two looks at a server, which is long where faults are many. The
-// client must speak to one server only and does not follow a failover. Rules that name hello come first.
+// half a second (minHeartbeatInterval in the driver's package topology), which is long where faults are many. The client
+// must speak to one server only and does not follow a failover. Rules that name hello come first.
 func LoadBalanced() Option { return func(w *Wire) { w.balancing = balance() } }
 
 // balance is what a load balancer does to a hello. A server of its own would not know the request's field, and the driver

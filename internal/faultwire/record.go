@@ -46,7 +46,9 @@ func (w *Wire) saw(c *conn, m *message) *exchange {
 
 	w.mu.Lock()
 	w.seq++
-	w.underWay++
+	if !x.monitoring() {
+		w.underWay++
+	}
 	w.counts[x.request.Name]++
 	x.event = &Event{Request: x.request, Seq: w.seq, Conn: c.id, Address: c.address}
 	if x.rule != nil {
@@ -109,7 +111,7 @@ func (w *Wire) finish(x *exchange, err error) {
 	w.mu.Lock()
 	first := !x.over
 	x.over = true
-	if first && x.event != nil {
+	if first && x.event != nil && !x.monitoring() {
 		w.underWay--
 		if w.underWay == 0 {
 			for _, waiting := range w.drained {
@@ -169,7 +171,7 @@ func (w *Wire) Observe(observer func(Change)) (end func()) {
 }
 
 // Drain waits until no recorded command is under way: each was answered, dropped or refused, whether or not its client
-// still listens. A held command is under way. It returns the context's error if that ends first.
+// still listens. A held command is under way; a hello, ping or the like is not unless a rule took it. It returns the context's error if that ends first.
 func (w *Wire) Drain(ctx context.Context) error {
 	w.mu.Lock()
 	if w.underWay == 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -196,11 +197,18 @@ func TestHello(t *testing.T) {
 }
 
 func TestStreamingHello(t *testing.T) {
-	wire := faultwire.ForTest(t)
+	wire := faultwire.ForTest(t, faultwire.RecordAll())
 	s := start(t, replicaSet, streaming)
 	orders := s.connect(t, wire)
 	if _, err := orders.InsertMany(t.Context(), docs(1)); err != nil {
 		t.Fatal(err)
+	}
+	streamed := func(e faultwire.Event) bool { return !e.Lookup("topologyVersion").IsZero() && e.Given.Happened() }
+	eventually(t, "streaming", func() bool { return slices.ContainsFunc(wire.Events(faultwire.Hello), streamed) })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := wire.Drain(ctx); err != nil {
+		t.Errorf("draining beside a hello that goes on: %v", err)
 	}
 	if err := orders.Database().Client().Disconnect(t.Context()); err != nil {
 		t.Fatal(err)
