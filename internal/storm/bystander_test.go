@@ -95,7 +95,8 @@ func (b *bystanders) look(ctx context.Context, coll *mongo.Collection, at place,
 
 // recreate removes a document of a batch and takes its _id.
 func (b *bystanders) recreate(ctx context.Context, coll *mongo.Collection, op foreignOp) {
-	raw, err := coll.FindOne(ctx, bson.D{{Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}, {Key: "_id", Value: bson.D{{Key: "$lt", Value: int32(1 << 30)}}}}).Raw()
+	// Only of stamped ones: without the stamp nobody could tell the two apart, as batch.StampNone says.
+	raw, err := coll.FindOne(ctx, bson.D{{Key: "_batch", Value: bson.D{{Key: "$exists", Value: true}}}, {Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}, {Key: "_id", Value: bson.D{{Key: "$lt", Value: int32(1 << 30)}}}}).Raw()
 	if err != nil {
 		return
 	}
