@@ -78,6 +78,21 @@ var catalogBehaviours = []behaviour{
 		capped, _ := specs[0].Options.Lookup("capped").BooleanOK()
 		return lines(equal("capped", capped, true), w.found(d(), 3, 4, 5, 6, 7))
 	}},
+	{name: "a capped collection keeps within its size", run: func(w *world) error {
+		if _, err := w.command("create", "c", "capped", true, "size", 4096); err != nil {
+			return err
+		}
+		for i := range 10 {
+			if err := w.seed(d("_id", i, "b", make([]byte, 1000))); err != nil {
+				return err
+			}
+		}
+		ids, err := w.ids(d(), d("_id", -1))
+		if err != nil || len(ids) == 0 || len(ids) > 4 {
+			return fmt.Errorf("%d documents of 1,000 bytes in 4,096, %v", len(ids), err)
+		}
+		return equal("newest", ids[0], 9)
+	}},
 	{name: "a capped collection refuses deletes before 5.0", on: before50, run: func(w *world) error {
 		if _, err := w.command("create", "c", "capped", true, "size", 4096); err != nil {
 			return err
@@ -237,6 +252,28 @@ var indexBehaviours = []behaviour{
 			return err
 		}
 		return w.seed(d("_id", 2, "n", 1))
+	}},
+	{name: "a value is free again after its document has changed", run: func(w *world) error {
+		if _, err := w.command("createIndexes", "c", "indexes", bson.A{d("key", d("n", 1), "name", "n", "unique", true)}); err != nil {
+			return err
+		}
+		if err := w.seed(d("_id", 1, "n", 1)); err != nil {
+			return err
+		}
+		if _, err := w.coll.UpdateOne(w.ctx, d("_id", 1), d("$set", d("n", 2))); err != nil {
+			return err
+		}
+		return lines(w.seed(d("_id", 2, "n", 1)), refused(w.seed(d("_id", 3, "n", 2)), 11000), w.found(d("n", 1), 2))
+	}},
+	{name: "a document with several entries in an index is found once", run: func(w *world) error {
+		if _, err := w.command("createIndexes", "c", "indexes", bson.A{d("key", d("s", 1, "tags", 1), "name", "st")}); err != nil {
+			return err
+		}
+		if err := w.seed(d("_id", 1, "s", "x", "tags", bson.A{"a", "b", "c"}), d("_id", 2, "s", "x")); err != nil {
+			return err
+		}
+		n, err := w.coll.CountDocuments(w.ctx, d("s", "x"))
+		return lines(err, equal("counted", n, int64(2)), w.found(d("s", "x"), 1, 2))
 	}},
 	{name: "a unique index over duplicates cannot be created", run: func(w *world) error {
 		if err := w.seed(d("_id", 1, "n", 1), d("_id", 2, "n", 1)); err != nil {

@@ -262,6 +262,9 @@ var idBehaviours = []behaviour{
 		n, err := w.coll.CountDocuments(w.ctx, d())
 		return lines(err, equal("deleted", res.DeletedCount, int64(1)), equal("left", n, int64(1)))
 	}},
+	{name: "the names of the fields count in an embedded _id", run: func(w *world) error {
+		return lines(w.seed(d("_id", d("a", 1)), d("_id", d("b", 1))), w.found(d("_id", d("b", 1)), d("b", int32(1))))
+	}},
 	{name: "a document with fields of the same numbers in another type is the same _id", run: func(w *world) error {
 		reply, err := w.command("insert", "c", "documents", bson.A{d("_id", d("a", int32(1))), d("_id", d("a", 1.0))})
 		return lines(err, codes(reply, map[int32]int32{1: 11000}))

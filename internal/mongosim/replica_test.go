@@ -193,6 +193,26 @@ func TestFailoverLosesWhatTheMajorityLacks(t *testing.T) {
 	}
 }
 
+// TestHistoryIsCutWhereTheDataIs: of one insert, the statements before the majority point stay in the history, those after
+// it are executed again.
+func TestHistoryIsCutWhereTheDataIs(t *testing.T) {
+	s := start(t, mongosim.Config{ReplicaSet: "rs", InProcess: true})
+	c := member(t, s, 0)
+	c.ok(t, d("insert", "c", "documents", bson.A{d("_id", 1, "in the way", true)}))
+	insert := append(retryable(1, 1, d("_id", 1), d("_id", 2)), bson.E{Key: "writeConcern", Value: onPrimary1})
+	want(t, "n", c.ok(t, insert).Lookup("n").AsInt64(), 1)
+	c.ok(t, d("delete", "c", "deletes", bson.A{d("q", d("_id", 1), "limit", 1)}))
+	must(t, s.HoldReplication())
+	want(t, "n", c.ok(t, insert).Lookup("n").AsInt64(), 2)
+	lost, err := s.Failover()
+	must(t, err)
+	want(t, "lost writes", len(lost), 1)
+	c = member(t, s, 0)
+	want(t, "documents", c.ids(t, everything), []int{2})
+	want(t, "n", c.ok(t, insert).Lookup("n").AsInt64(), 2)
+	want(t, "documents", c.ids(t, everything), []int{1, 2})
+}
+
 func TestHistorySurvivesFailover(t *testing.T) {
 	s := start(t, mongosim.Config{ReplicaSet: "rs", Members: 3, InProcess: true})
 	member(t, s, 0).ok(t, retryable(1, 7, d("_id", 1)))

@@ -54,8 +54,9 @@ func newScan(c *collection, f *filter) *scan {
 		if p.op != "$eq" || p.value.Type == bsoncore.TypeNull || p.value.Type == bsoncore.TypeArray {
 			continue
 		}
+		// A sparse index will do: what it leaves out has no such field and equals nothing but null.
 		for _, x := range c.indexes {
-			if x.fields[0].name == p.field && x.fields[0].direction > 0 && !x.sparse && x.partial == nil {
+			if x.fields[0].name == p.field && x.fields[0].direction > 0 && x.partial == nil {
 				s.index, s.lo, s.hi = x.name, bound[string]{key: string(p.key), set: true}, after(p.key)
 				s.seen = map[int64]bool{}
 				return s

@@ -105,6 +105,7 @@ func TestOrder(t *testing.T) {
 		{math.Inf(1)},
 		{""}, {"A"}, {"a", bson.Symbol("a")}, {"a\x00"}, {"a\x00b"}, {"aa"}, {"b"},
 		{bson.D{}},
+		{bson.D{{Key: "a", Value: 2}}}, {bson.D{{Key: "a", Value: 2}, {Key: "x", Value: 1}}},
 		{bson.D{{Key: "b", Value: 1}}}, // class and name come before the value
 		{bson.D{{Key: "a", Value: "x"}}},
 		{bson.A{}}, {bson.A{1}, bson.A{1.0}}, {bson.A{1, 1}}, {bson.A{2}},
