@@ -92,7 +92,11 @@ func (w *world) arm(f faultPlan) {
 	wire := w.wires[f.inserter]
 	on := func() *faultwire.When {
 		return wire.On(f.command.Where(func(r *faultwire.Request) bool {
-			return r.Collection != journalName || f.kind != faultIndex && f.kind != faultCount && f.kind != faultRefused
+			if f.kind == faultPartly || f.kind == faultRefused {
+				// A server answers the driver's repetition from its history; it does not refuse what it has stored.
+				return r.Collection != journalName && w.firstSending(r)
+			}
+			return r.Collection != journalName || f.kind != faultIndex && f.kind != faultCount
 		})).Skip(f.skip).Times(f.times)
 	}
 	var rule *faultwire.Rule

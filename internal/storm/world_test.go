@@ -48,7 +48,8 @@ type world struct {
 
 	bystanders *bystanders
 
-	mu       sync.Mutex // protects the rest
+	mu       sync.Mutex                    // protects the rest
+	sendings map[string]*faultwire.Request // the first one of each command, by session and transaction number
 	outcomes []outcome
 	stored   []storedNumber // what the server was given to store, in order
 }
@@ -69,7 +70,7 @@ type storedNumber struct {
 }
 
 func newWorld(p plan) (*world, error) {
-	w := &world{plan: p, over: make(chan struct{})}
+	w := &world{plan: p, over: make(chan struct{}), sendings: make(map[string]*faultwire.Request)}
 	config := mongosim.Config{InProcess: true, Duplicates: p.duplicates, Seed: p.seed, Observe: w.observe, NoStreaming: true}
 	if p.replicaSet {
 		config.ReplicaSet = "rs0"
@@ -99,6 +100,7 @@ func newWorld(p plan) (*world, error) {
 		wire.Observe(func(c faultwire.Change) {
 			w.onDelete(c)
 			if c.Stage == faultwire.Seen {
+				w.firstSending(c.Event.Request)
 				w.seen.Add(1)
 			}
 		})
@@ -120,6 +122,21 @@ func (w *world) onDelete(c faultwire.Change) {
 			rule.Release()
 		}
 	}
+}
+
+// firstSending reports whether the driver has not sent the command before.
+func (w *world) firstSending(r *faultwire.Request) bool {
+	number, numbered := r.TxnNumber()
+	if !numbered {
+		return true
+	}
+	key := fmt.Sprint(r.Session(), number)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sendings[key] == nil {
+		w.sendings[key] = r
+	}
+	return w.sendings[key] == r
 }
 
 // observe takes down the numbers that are stored.
