@@ -35,17 +35,21 @@ type Leftover struct {
 }
 
 func (l Leftover) String() string {
-	id := l.ID.String()
-	if len(id) > 80 {
-		id = id[:77] + "..."
+	return fmt.Sprintf("%s _id %s", l.Collection, clip(l.ID.String(), 80))
+}
+
+// clip shortens a text to at most n bytes, and not within a character.
+func clip(text string, n int) string {
+	if len(text) <= n {
+		return text
 	}
-	return fmt.Sprintf("%s _id %s", l.Collection, id)
+	return strings.ToValidUTF8(text[:n-3], "") + "..."
 }
 
 // Report says what an undo did. It is complete whether or not the undo succeeded.
 type Report struct {
 	Deleted  int64         // documents that deletes removed, as far as the answers arrived
-	Commands int           // delete commands sent, repetitions included
+	Commands int           // attempts of delete commands, repetitions included
 	Passes   int           // rounds over the targets: one, and one more for each settle time
 	Fenced   int           // sessions in which the server acknowledged a fence
 	Excess   int64         // documents that deletes removed beyond those they named; not zero is an alarm
@@ -67,8 +71,12 @@ const maxNamed = 3
 
 func (e *Error) Error() string {
 	var text strings.Builder
-	if len(e.Leftovers) > 0 {
-		fmt.Fprintf(&text, "%d documents may still be there (", len(e.Leftovers))
+	if n := len(e.Leftovers); n > 0 {
+		documents := "documents"
+		if n == 1 {
+			documents = "document"
+		}
+		fmt.Fprintf(&text, "%d %s may still be there (", n, documents)
 		for i, left := range e.Leftovers {
 			if i == maxNamed {
 				fmt.Fprintf(&text, ", +%d more", len(e.Leftovers)-i)
@@ -97,9 +105,7 @@ func (e *Error) Error() string {
 func describe(reason error) string {
 	class := outcome.Command(reason)
 	text, _, _ := strings.Cut(reason.Error(), " dup key:")
-	if len(text) > 200 {
-		text = text[:197] + "..."
-	}
+	text = clip(text, 200)
 	if class.Code != 0 {
 		return fmt.Sprintf("server error %d: %s", class.Code, text)
 	}
