@@ -1,9 +1,11 @@
 package rollback
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -64,19 +66,23 @@ func (r Range) at(i int) bson.ObjectID {
 
 func (r Range) check() error {
 	counter := int(r.First[9])<<16 | int(r.First[10])<<8 | int(r.First[11])
-	if r.Count < 1 || counter+r.Count-1 > 0xffffff {
+	if r.Count < 1 || r.Count > 1<<24-counter {
 		return fmt.Errorf("a range of %d ids from %s does not fit the three bytes of an ObjectID's counter", r.Count, r.First.Hex())
 	}
 	return nil
 }
 
-// split cuts the range into parts of at most n ids and gives each the exceptions that lie in it.
+// split cuts the range into parts of at most n ids and gives each the exceptions that lie in it, once each: they are
+// counted.
 func (r Range) split(n int) []Range {
 	var parts []Range
+	except := slices.Clone(r.Except)
+	slices.SortFunc(except, func(a, b bson.ObjectID) int { return bytes.Compare(a[:], b[:]) })
+	except = slices.Compact(except)
 	for from := 0; from < r.Count; from += n {
 		part := Range{First: r.at(from), Count: min(n, r.Count-from)}
 		last := part.at(part.Count - 1)
-		for _, id := range r.Except {
+		for _, id := range except {
 			if string(id[:]) >= string(part.First[:]) && string(id[:]) <= string(last[:]) {
 				part.Except = append(part.Except, id)
 			}
