@@ -13,9 +13,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
-// maxFilterBytes bounds the ids in one command, so that long ids do not make a filter that no server takes.
+// maxFilterBytes bounds the ids and shard keys in one command, so that long ids do not make a filter that no server takes.
 const maxFilterBytes = 1 << 20
 
 // step is one delete command's worth of documents, or, if unproven, one read's.
@@ -110,6 +111,9 @@ func plan(target Target, policy Policy) ([]*step, error) {
 	if target.ShardKeys != nil && len(target.ShardKeys) != len(target.IDs) {
 		return nil, fmt.Errorf("%d shard keys for %d ids; give one for each id or none", len(target.ShardKeys), len(target.IDs))
 	}
+	if i := slices.Index(target.Fence, nil); i >= 0 {
+		return nil, fmt.Errorf("session %d is nil", i)
+	}
 	proof, err := target.proof()
 	if err != nil {
 		return nil, err
@@ -134,10 +138,14 @@ func plan(target Target, policy Policy) ([]*step, error) {
 	if err != nil {
 		return nil, err
 	}
-	for from, to := range chunks(ids, policy.ChunkIDs) {
+	keys, err := rawShardKeys(target.ShardKeys)
+	if err != nil {
+		return nil, err
+	}
+	for from, to := range chunks(ids, keys, policy.ChunkIDs) {
 		filter := byIDs(ids[from:to])
-		if target.ShardKeys != nil {
-			filter = byIDsAndShardKeys(ids[from:to], target.ShardKeys[from:to])
+		if keys != nil {
+			filter = byIDsAndShardKeys(ids[from:to], keys[from:to])
 		}
 		steps = append(steps, &step{coll: coll, filter: append(filter, proof...), ids: ids[from:to], size: to - from, late: target.Late})
 	}
@@ -145,7 +153,7 @@ func plan(target Target, policy Policy) ([]*step, error) {
 	if err != nil {
 		return nil, err
 	}
-	for from, to := range chunks(unproven, policy.ChunkIDs) {
+	for from, to := range chunks(unproven, nil, policy.ChunkIDs) {
 		steps = append(steps, &step{coll: coll, filter: byIDs(unproven[from:to]), ids: unproven[from:to], size: to - from, unproven: true})
 	}
 	return steps, nil
@@ -180,16 +188,47 @@ func byIDs(ids []bson.RawValue) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}
 }
 
-func byIDsAndShardKeys(ids []bson.RawValue, keys []bson.D) bson.D {
+func byIDsAndShardKeys(ids []bson.RawValue, keys []shardKey) bson.D {
 	either := make(bson.A, len(ids))
 	for i, id := range ids {
 		one := bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}
-		for _, key := range keys[i] {
-			one = append(one, bson.E{Key: key.Key, Value: bson.D{{Key: "$eq", Value: key.Value}}})
+		for _, field := range keys[i].fields {
+			one = append(one, bson.E{Key: field.Key(), Value: bson.D{{Key: "$eq", Value: field.Value()}}})
 		}
 		either[i] = one
 	}
 	return bson.D{{Key: "$or", Value: either}}
+}
+
+// shardKey is the values of one document's shard key, encoded.
+type shardKey struct {
+	fields []bson.RawElement
+	size   int
+}
+
+// rawShardKeys encodes the shard keys, so that none is found out to be impossible when deletes are under way.
+func rawShardKeys(keys []bson.D) ([]shardKey, error) {
+	if keys == nil {
+		return nil, nil
+	}
+	encoded := make([]shardKey, len(keys))
+	for i, key := range keys {
+		raw, err := bson.Marshal(append(bson.D{}, key...))
+		if err != nil {
+			return nil, fmt.Errorf("shard key %d: %w", i, err)
+		}
+		fields, err := bson.Raw(raw).Elements()
+		if err != nil {
+			return nil, fmt.Errorf("shard key %d: %w", i, err)
+		}
+		for _, field := range fields {
+			if name := field.Key(); name == "" || strings.HasPrefix(name, "$") {
+				return nil, fmt.Errorf("shard key %d: %q is not the name of a field", i, name)
+			}
+		}
+		encoded[i] = shardKey{fields: fields, size: len(raw)}
+	}
+	return encoded, nil
 }
 
 func rawIDs(what string, values []any) ([]bson.RawValue, error) {
@@ -216,32 +255,46 @@ func checkID(id bson.RawValue) error {
 	switch id.Type {
 	case bson.TypeArray, bson.TypeRegex, bson.TypeUndefined, 0:
 		return fmt.Errorf("a value of type %s cannot be an _id", id.Type)
-	case bson.TypeEmbeddedDocument:
-		elements, err := id.Document().Elements()
-		if err != nil {
-			return err
-		}
-		for _, element := range elements {
-			if strings.HasPrefix(element.Key(), "$") {
-				return fmt.Errorf("a document with the key %q is a query operator, not an _id", element.Key())
-			}
+	}
+	// Bytes behind the value would become further parts of the filter.
+	value, rest, ok := bsoncore.ReadValue(id.Value, bsoncore.Type(id.Type))
+	if !ok || len(rest) > 0 {
+		return fmt.Errorf("%d bytes are no value of type %s", len(id.Value), id.Type)
+	}
+	if err := value.Validate(); err != nil {
+		return err
+	}
+	if id.Type != bson.TypeEmbeddedDocument {
+		return nil
+	}
+	var elements bson.D // decoded, because Validate does not look into documents within
+	if err := bson.Unmarshal(id.Value, &elements); err != nil {
+		return err
+	}
+	for _, element := range elements {
+		if strings.HasPrefix(element.Key, "$") {
+			return fmt.Errorf("a document with the key %q is a query operator, not an _id", element.Key)
 		}
 	}
-	return id.Validate()
+	return nil
 }
 
-// chunks yields the bounds of runs of at most n ids and maxFilterBytes bytes.
-func chunks(ids []bson.RawValue, n int) func(yield func(from, to int) bool) {
+// chunks yields the bounds of runs of at most n ids and maxFilterBytes bytes, those of the shard keys included.
+func chunks(ids []bson.RawValue, keys []shardKey, n int) func(yield func(from, to int) bool) {
 	return func(yield func(from, to int) bool) {
-		from, bytes := 0, 0
+		from, total := 0, 0
 		for i, id := range ids {
-			if i > from && (i-from == n || bytes+len(id.Value) > maxFilterBytes) {
+			size := len(id.Value)
+			if keys != nil {
+				size += keys[i].size
+			}
+			if i > from && (i-from == n || total+size > maxFilterBytes) {
 				if !yield(from, i) {
 					return
 				}
-				from, bytes = i, 0
+				from, total = i, 0
 			}
-			bytes += len(id.Value)
+			total += size
 		}
 		if from < len(ids) {
 			yield(from, len(ids))
