@@ -206,6 +206,11 @@ func Undo(ctx context.Context, policy Policy, targets ...Target) (Report, error)
 		defer timer.Stop()
 	}
 	if policy.Stop != nil {
+		select {
+		case <-policy.Stop:
+			cancel(ErrStopped) // before anything is sent, not soon after
+		default:
+		}
 		done := make(chan struct{})
 		defer close(done)
 		go func() {
