@@ -212,30 +212,50 @@ func (p permanent) Unwrap() error { return p.error }
 func (u *undo) retry(ctx context.Context, namespace string, command func(context.Context) error) error {
 	delays := retry.Backoff{Initial: u.policy.InitialDelay, Max: u.policy.MaxDelay}.Start()
 	timeout := u.policy.CommandTimeout
+	var last error // of the attempt before
+	stop := func() error {
+		if last == nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("%w; last attempt: %w", context.Cause(ctx), last)
+	}
 	for attempt := 1; ; attempt++ {
 		if u.gate.Enter(ctx) != nil {
-			return context.Cause(ctx)
+			return stop()
 		}
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		err := command(limited)
 		cancel()
 		class := outcome.Command(err)
-		u.gate.Leave(class.Throttled)
-		switch {
-		case err == nil:
-			return nil
-		case class.Kind == outcome.Permanent || errors.As(err, &permanent{}):
+		final := err == nil || class.Kind == outcome.Permanent || errors.As(err, &permanent{})
+		stopped := ctx.Err() != nil
+		if final || stopped || !class.Throttled {
+			u.gate.Leave(class.Throttled)
+		} else {
+			// The place is kept until the server wants to be asked again: another step must not ask it earlier.
+			u.gate.Narrow()
+		}
+		if final {
 			return err
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w; last attempt: %w", context.Cause(ctx), err)
-		case mongo.IsTimeout(err):
+		}
+		if !stopped || last == nil { // otherwise err may tell only that this attempt was cut short
+			last = err
+		}
+		if stopped {
+			return stop()
+		}
+		if mongo.IsTimeout(err) {
 			timeout = min(2*timeout, 16*u.policy.CommandTimeout)
 		}
 		delay := delays.Next(class.After)
-		u.policy.Logger.Warn("rollback: will try again", "collection", namespace, "attempt", attempt, "delay", delay, "code", class.Code, "error", err)
+		u.policy.Logger.Warn("rollback: will try again", "collection", namespace, "attempt", attempt, "delay", delay, "code", class.Code, "error", describe(err))
 		u.tell(Event{Kind: Retrying, Collection: namespace, Attempt: attempt, Delay: delay, Err: err})
-		if retry.Sleep(ctx, delay) != nil {
-			return fmt.Errorf("%w; last attempt: %w", context.Cause(ctx), err)
+		slept := retry.Sleep(ctx, delay)
+		if class.Throttled {
+			u.gate.Leave(true)
+		}
+		if slept != nil {
+			return stop()
 		}
 	}
 }
