@@ -116,17 +116,21 @@ func (u *undo) each(ctx context.Context, steps []*step, work func(context.Contex
 // delete removes what the step's filter matches until nothing is left of it, and returns how many documents that were.
 func (u *undo) delete(ctx context.Context, s *step) (found int64) {
 	idle := 0
+	doubt := false // something may be deleted that a failover brings back
 	err := u.retry(ctx, s.namespace(), func(ctx context.Context) error {
 		result, err := s.coll.DeleteMany(ctx, s.filter)
+		// What the server acknowledges, at the write concern, includes what it did before.
+		doubt = err != nil && (doubt || outcome.Command(err).Kind != outcome.Permanent || isWriteConcern(err))
 		u.count(func(r *Report) { r.Commands++ })
 		if result != nil && result.DeletedCount > 0 {
 			found += result.DeletedCount
 			u.removed(s, result.DeletedCount)
 		}
-		if err != nil || result.DeletedCount >= int64(s.size) {
+		if err != nil || result.DeletedCount == int64(s.size) {
 			return err
 		}
-		// Fewer than planned is usual (refused documents, a second attempt), but it is looked at, not believed.
+		// Fewer than planned is usual (refused documents, a second attempt), but it is looked at, not believed. More is
+		// no reason to believe the rest.
 		left, err := u.present(ctx, s, 1)
 		if err != nil || len(left) == 0 {
 			return err
@@ -138,9 +142,15 @@ func (u *undo) delete(ctx context.Context, s *step) (found int64) {
 		}
 		return errStillThere
 	})
-	if err != nil {
-		s.giveUp(u, err, u.narrow(ctx, s, err))
+	if err == nil {
+		return found
 	}
+	left := u.narrow(ctx, s, err, doubt)
+	if len(left) == 0 { // the server will not delete, and there is nothing to delete
+		u.policy.Logger.Info("rollback: nothing to delete where it is impossible", "collection", s.namespace(), "error", describe(err))
+		return found
+	}
+	s.giveUp(u, err, left)
 	return found
 }
 
@@ -188,10 +198,15 @@ func (u *undo) present(ctx context.Context, s *step, limit int) ([]Leftover, err
 	return left, nil
 }
 
+func isWriteConcern(err error) bool {
+	var exception mongo.WriteException
+	return errors.As(err, &exception) && exception.WriteConcernError != nil
+}
+
 // narrow finds out what is really left of a step that the server will not delete. It falls back on everything that may
-// be left: when the server does not answer, and when a late insert may add to it.
-func (u *undo) narrow(ctx context.Context, s *step, why error) []Leftover {
-	if s.late || outcome.Command(why).Kind != outcome.Permanent && !errors.As(why, &permanent{}) {
+// be left: when the server does not answer, when a late insert may add to it, and when what is gone may come back.
+func (u *undo) narrow(ctx context.Context, s *step, why error, doubt bool) []Leftover {
+	if s.late || doubt || outcome.Command(why).Kind != outcome.Permanent && !errors.As(why, &permanent{}) {
 		return s.leftovers()
 	}
 	ctx, cancel := context.WithTimeout(ctx, narrowTimeout)
