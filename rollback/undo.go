@@ -280,7 +280,12 @@ func (u *undo) fence(ctx context.Context) {
 	for _, target := range u.targets {
 		var group errgroup.Group
 		group.SetLimit(u.policy.Concurrency)
+		sessions := make(map[*mongo.Session]bool, len(target.Fence)) // a session is for one command at a time
 		for _, session := range target.Fence {
+			if sessions[session] {
+				continue
+			}
+			sessions[session] = true
 			group.Go(func() error {
 				u.fenceSession(ctx, target.Collection, session)
 				return nil
@@ -304,7 +309,7 @@ func (u *undo) fenceSession(ctx context.Context, coll *mongo.Collection, session
 		}
 		class := outcome.Command(err)
 		if class.Kind == outcome.Permanent || attempt == fenceAttempts || retry.Sleep(ctx, delays.Next(class.After)) != nil {
-			u.policy.Logger.Info("rollback: no fence, relying on the settle time", "collection", coll.Name(), "attempts", attempt, "error", err)
+			u.policy.Logger.Info("rollback: no fence, relying on the settle time", "collection", coll.Name(), "attempts", attempt, "error", describe(err))
 			return
 		}
 	}
@@ -327,7 +332,7 @@ func (u *undo) tell(event Event) {
 
 func (s *step) giveUp(u *undo, why error, left []Leftover) {
 	s.err, s.left = why, left
-	u.policy.Logger.Error("rollback: gave up", "collection", s.namespace(), "leftovers", len(left), "error", why)
+	u.policy.Logger.Error("rollback: gave up", "collection", s.namespace(), "leftovers", len(left), "error", describe(why))
 	u.tell(Event{Kind: GaveUp, Collection: s.namespace(), Documents: int64(len(left)), Err: why})
 }
 
