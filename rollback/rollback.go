@@ -60,8 +60,8 @@ type Target struct {
 	// Do not set it for ids whose insert failed or whose answer was lost.
 	Acknowledged bool
 
-	// ShardKeys, if not nil, has one entry per entry of IDs: the values of the shard key's fields, which then are part
-	// of the delete's filter. An _id is unique per shard only. With a Stamp or with Ranges deletes are right without.
+	// ShardKeys, if not nil, has one entry per entry of IDs: the values of the shard key's fields, by their names or
+	// dotted paths, which then are part of the delete's filter. An _id is unique per shard only. With a Stamp or with Ranges deletes are right without.
 	ShardKeys []bson.D
 
 	// Unproven are _id values of inserts whose answer was lost and for which there is no proof. They are read back
@@ -100,7 +100,8 @@ type Policy struct {
 	// Budget is how long Undo may go on altogether. Defaults to zero: until nothing is left.
 	Budget time.Duration
 
-	// Stop, once closed, ends Undo early, for a process that has to exit. Defaults to nil: never.
+	// Stop, once closed, ends Undo early, for a process that has to exit; if it is closed beforehand, nothing is sent.
+	// Defaults to nil: never.
 	Stop <-chan struct{}
 
 	// Settle is how long a request may travel before it reaches the server: the pause before Late targets are deleted
@@ -180,7 +181,7 @@ func (p Policy) withDefaults() (Policy, error) {
 //
 // Every attempt is idempotent: a document that is already gone is not an error. Attempts are repeated with backoff,
 // unless the server's answer says that they can never succeed (no privilege, not a collection that documents can be
-// deleted from). When Undo returns an error, it is an *Error that lists the documents which may still be there and holds
+// deleted from); then a last look decides what is left, which may be nothing. When Undo returns an error, it is an *Error that lists the documents which may still be there and holds
 // the reasons, or, if a target or the policy makes no sense, a plain error, in which case nothing was sent.
 //
 // Undo may be called again with the same targets, also concurrently and from other processes. It starts no goroutine
