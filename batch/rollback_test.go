@@ -100,11 +100,13 @@ func TestCallerGivesUp(t *testing.T) {
 							w.Errorf("%v does not tell of %v", failed, want)
 						}
 					}
-					if n := w.wire.Count(faultwire.Insert); n != 3 {
+					// A deadline reaches the contexts made from it one after the other: another insert may just begin.
+					n := w.wire.Count(faultwire.Insert)
+					if n != 3 && !(n == 4 && test.name == "deadline") {
 						w.Errorf("%d inserts were sent, want 3", n)
 					}
-					if failed.Rollback.Deleted != 3 {
-						w.Errorf("%d documents were deleted, want 3", failed.Rollback.Deleted)
+					if failed.Rollback.Deleted != int64(n) {
+						w.Errorf("%d documents were deleted, want %d", failed.Rollback.Deleted, n)
 					}
 				})
 			})
