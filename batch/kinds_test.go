@@ -33,7 +33,7 @@ type tagged struct {
 	Bytes    []byte         `json:"bytes"`
 	Counts   map[string]int `json:"counts"`
 	ByNumber map[int]string
-	address  string
+	address  string //lint:ignore U1000 an unexported field is not stored
 }
 
 type optionalID struct {

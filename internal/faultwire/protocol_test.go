@@ -157,6 +157,7 @@ func TestAnswersQuery(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		//lint:ignore SA1019 the first hello of a handshake is still an OP_QUERY
 		index, b := wiremessage.AppendHeaderStart(nil, 1, 0, wiremessage.OpQuery)
 		b = wiremessage.AppendQueryFlags(b, 0)
 		b = wiremessage.AppendQueryFullCollectionName(b, "admin.$cmd")

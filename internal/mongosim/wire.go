@@ -53,6 +53,7 @@ func parseMessage(message []byte, maxDocument int) (*request, error) {
 	}
 	req := &request{id: id}
 	switch opcode {
+	//lint:ignore SA1019 the first hello of a handshake is still an OP_QUERY
 	case wiremessage.OpQuery:
 		return req, req.parseQuery(rest)
 	case wiremessage.OpMsg:
@@ -64,10 +65,12 @@ func parseMessage(message []byte, maxDocument int) (*request, error) {
 
 func (req *request) parseQuery(rest []byte) error {
 	req.query = true
+	//lint:ignore SA1019 the first hello of a handshake is still an OP_QUERY
 	_, rest, ok := wiremessage.ReadQueryFlags(rest)
 	if !ok {
 		return errProtocol
 	}
+	//lint:ignore SA1019 the first hello of a handshake is still an OP_QUERY
 	name, rest, ok := wiremessage.ReadQueryFullCollectionName(rest)
 	if !ok {
 		return errProtocol

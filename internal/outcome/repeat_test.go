@@ -129,7 +129,7 @@ func TestAnswerToALaterSending(t *testing.T) {
 func TestClearedPool(t *testing.T) {
 	t.Parallel()
 	for try := 1; ; try++ {
-		inserted, err, stored := insertIntoClearedPool(t)
+		inserted, stored, err := insertIntoClearedPool(t)
 		var cleared driver.RetryablePoolError
 		if !errors.As(err, &cleared) {
 			// The driver's monitor had lost its own connection too, and found no server before the pool was cleared.
@@ -146,7 +146,7 @@ func TestClearedPool(t *testing.T) {
 	}
 }
 
-func insertIntoClearedPool(t *testing.T) (inserted int64, err error, stored int64) {
+func insertIntoClearedPool(t *testing.T) (inserted, stored int64, err error) {
 	sim, err := mongosim.Start(mongosim.Config{ReplicaSet: "rs", InProcess: true})
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func insertIntoClearedPool(t *testing.T) (inserted int64, err error, stored int6
 	}()
 	inserted, err = r.insert(ctx)
 	dialer.jam.Store(false)
-	return inserted, err, r.stored(t)
+	return inserted, r.stored(t), err
 }
 
 // stuckDialer is a dialer that, once jammed, waits until it is given up.
