@@ -1,6 +1,7 @@
 package rollback_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -91,7 +92,7 @@ func TestSessionOfTheContextIsNotUsed(t *testing.T) {
 			t.Errorf("%d commands, want a delete and a find", len(events))
 		}
 		for _, e := range events {
-			if id, _ := e.Session().Lookup("id").Value, session.ID().Lookup("id").Value; string(id) == string(session.ID().Lookup("id").Value) {
+			if bytes.Equal(e.Session().Lookup("id").Value, session.ID().Lookup("id").Value) {
 				t.Errorf("%v uses the caller's session", e)
 			}
 			if in := e.Lookup("autocommit"); !in.IsZero() {

@@ -181,8 +181,9 @@ func (p Policy) withDefaults() (Policy, error) {
 //
 // Every attempt is idempotent: a document that is already gone is not an error. Attempts are repeated with backoff,
 // unless the server's answer says that they can never succeed (no privilege, not a collection that documents can be
-// deleted from); then a last look decides what is left, which may be nothing. When Undo returns an error, it is an *Error that lists the documents which may still be there and holds
-// the reasons, or, if a target or the policy makes no sense, a plain error, in which case nothing was sent.
+// deleted from); then a last look decides what is left, which may be nothing. When Undo returns an error, it is an *Error
+// that lists the documents which may still be there and holds the reasons, or, if a target or the policy makes no sense, a
+// plain error, in which case nothing was sent.
 //
 // Undo may be called again with the same targets, also concurrently and from other processes. It starts no goroutine
 // that outlives the call.
