@@ -64,7 +64,8 @@ func TestCommandErrors(t *testing.T) {
 		{"invalid namespace", of(73, "Invalid namespace specified"), allRejected, refused(73)},
 		{"a view", of(166, "cannot insert into a view"), allRejected, refused(166)},
 		{"unknown command", of(59, "no such command"), allRejected, refused(59)},
-		// Permanent, but a server may find out half-way.
+		// Permanent, but a server may find out half-way, or afterwards.
+		{"unknown write concern", of(79, "no replication mode of that name"), allUnknown, permanent(79)},
 		{"illegal operation", of(20, "cannot"), allUnknown, permanent(20)},
 		{"document validation", of(121, "failed"), allUnknown, permanent(121)},
 		{"not primary", of(10107, "not primary"), allUnknown, transient(10107)},

@@ -154,7 +154,7 @@ func oracle(reply bson.Raw) [sent]outcome.Verdict {
 		// Refused as a whole: believed of some codes only, which are not the matter here.
 		code, _ := reply.Lookup("code").Int32OK()
 		stored, _ := reply.Lookup("n").AsInt64OK()
-		if stored == 0 && slices.Contains([]int32{2, 9, 11, 13, 14, 18, 31, 59, 72, 73, 79, 115, 166, 238, 323}, code) {
+		if stored == 0 && slices.Contains([]int32{2, 9, 11, 13, 14, 18, 31, 59, 72, 73, 115, 166, 238, 323}, code) {
 			for i := range verdicts {
 				verdicts[i] = outcome.Rejected
 			}
