@@ -243,7 +243,7 @@ func (s *sending) mayInsert() error {
 	ctx, cancel := s.limit(s.going)
 	defer cancel()
 	if !s.paged {
-		if err := s.writePage(ctx); err != nil {
+		if err := s.writePages(ctx); err != nil {
 			return fmt.Errorf("claimed ids could not be written to the journal: %w", err)
 		}
 		s.paged = true
@@ -254,21 +254,25 @@ func (s *sending) mayInsert() error {
 	return nil
 }
 
-func (s *sending) writePage(ctx context.Context) error {
-	page := journal.Page{Target: int32(s.part.position)}
+// writePages writes one page, as a rule; more if the ids would not fit.
+func (s *sending) writePages(ctx context.Context) error {
+	var ids []bson.RawValue
 	for _, d := range s.pending {
 		if !d.minted {
-			page.Values = append(page.Values, d.id())
+			ids = append(ids, d.id())
 		}
 	}
-	if len(page.Values) == 0 {
-		return nil
+	for values := range journal.Paged(ids) {
+		s.state.Lock()
+		id := journal.PageID(s.id, journal.Claimed, s.ledger.pages)
+		s.ledger.pages++
+		s.state.Unlock()
+		page := journal.Page{ID: id, Target: int32(s.part.position), Values: values}
+		if err := s.ledger.journal.AddPage(ctx, page); err != nil {
+			return err
+		}
 	}
-	s.state.Lock()
-	page.ID = journal.PageID(s.id, journal.Claimed, s.ledger.pages)
-	s.ledger.pages++
-	s.state.Unlock()
-	return s.ledger.journal.AddPage(ctx, page)
+	return nil
 }
 
 // fenced turns the journal's ErrLost into the public error.

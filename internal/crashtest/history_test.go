@@ -338,7 +338,9 @@ func (h *history) judge(a *actor, c *call, result *batch.Result, err error) bool
 	o := h.oracle
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	defer func() { o.say("call %d (%s) of %d documents: %s: %v", c.number, short(c.attempt), c.documents, c.outcome, err) }()
+	defer func() {
+		o.say("call %d (%s) of %d documents: %s: %v", c.number, short(c.attempt), c.documents, c.outcome, err)
+	}()
 	if a.isDead() { // nobody hears what it says
 		c.outcome = "crashed"
 		return true
@@ -465,4 +467,3 @@ func (h *history) settleDown(a *actor) {
 		h.t.Errorf("a recovery with nothing to do made %d writes", h.oracle.position-before)
 	}
 }
-

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -21,6 +22,29 @@ const (
 	Claimed = "ids"    // claimed ids, written before the chunk that inserts them
 	Stored  = "result" // a column of the result of a keyed batch, written before the commit
 )
+
+// A page stays far below the 16 MiB of a document: its values may be as long as an _id can be.
+const (
+	maxPageValues = 10_000
+	maxPageBytes  = 4 << 20
+)
+
+// Paged cuts values into pages' worths.
+func Paged(values []bson.RawValue) iter.Seq[[]bson.RawValue] {
+	return func(yield func([]bson.RawValue) bool) {
+		for len(values) > 0 {
+			n, bytes := 0, 0
+			for n < len(values) && n < maxPageValues && (n == 0 || bytes+len(values[n].Value) <= maxPageBytes) {
+				bytes += len(values[n].Value)
+				n++
+			}
+			if !yield(values[:n]) {
+				return
+			}
+			values = values[n:]
+		}
+	}
+}
 
 // PageID names a page: of an attempt, of a kind, the number-th.
 func PageID(attempt bson.ObjectID, kind string, number int) string {

@@ -10,11 +10,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-const (
-	maxPageValues = 10_000
-	maxPageBytes  = 4 << 20
-)
-
 // Result tells what one part of a keyed batch stored.
 type Result struct {
 	// Streamed: the documents came from a stream, so that only their number is known.
@@ -50,19 +45,13 @@ func (j *Journal) StoreColumn(ctx context.Context, record Record, target int, va
 		return Column{Series: true, First: first, Step: step}, nil
 	}
 	column := Column{Page: int32(*next)}
-	for len(values) > 0 {
-		n, bytes := 0, 0
-		for n < len(values) && n < maxPageValues && (n == 0 || bytes+len(values[n].Value) <= maxPageBytes) {
-			bytes += len(values[n].Value)
-			n++
-		}
-		page := Page{ID: PageID(record.Attempt, Stored, *next), Target: int32(target), Values: values[:n]}
+	for paged := range Paged(values) {
+		page := Page{ID: PageID(record.Attempt, Stored, *next), Target: int32(target), Values: paged}
 		if err := j.AddPage(ctx, page); err != nil {
 			return Column{}, err
 		}
 		*next++
 		column.Pages++
-		values = values[n:]
 	}
 	return column, nil
 }
