@@ -19,6 +19,9 @@ import (
 const (
 	// connectTime is how long to wait for the server before anything is sent.
 	connectTime = 15 * time.Second
+	// deleteTime is how long one delete of a rollback may take. Servers without an index on _id (FerretDB) read the whole
+	// collection for each, one delete after the other; given up too early, each would be done twice.
+	deleteTime = 2 * time.Minute
 	// disconnectTime is how long closing the connections may take.
 	disconnectTime = 5 * time.Second
 )
@@ -92,7 +95,7 @@ func (s *summary) storing(ctx context.Context, stop <-chan struct{}, db *mongo.D
 		Lease:       o.lease,
 		Progress:    view.progress,
 		Observe:     view.observe,
-		Rollback:    rollback.Policy{Stop: stop},
+		Rollback:    rollback.Policy{Stop: stop, CommandTimeout: deleteTime},
 	}
 	if o.journal != "" {
 		config.Journal = db.Collection(o.journal)
