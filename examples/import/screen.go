@@ -30,6 +30,7 @@ type unit int
 const (
 	bytesUnit unit = iota + 1
 	documentsUnit
+	deletionsUnit // documents in so large steps that a rate would only jump
 )
 
 // screen shows how far the program is: a bar on a terminal, a line now and then elsewhere. It may be used by several
@@ -116,9 +117,10 @@ func (s *screen) begin(phase string, total int64, unit unit) {
 	}
 	if wide {
 		options = append(options, progressbar.OptionShowCount())
-		if unit == bytesUnit {
+		switch unit {
+		case bytesUnit:
 			options = append(options, progressbar.OptionShowBytes(true))
-		} else {
+		case documentsUnit:
 			options = append(options, progressbar.OptionShowIts(), progressbar.OptionSetItsString("docs"))
 		}
 	}

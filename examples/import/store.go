@@ -135,7 +135,7 @@ func (v *batchView) trouble(event batch.Event) {
 func (v *batchView) observe(event batch.Event) {
 	switch event.Kind {
 	case batch.Prepared:
-		v.begin(batch.Inserting, "storing", v.total)
+		v.begin(batch.Inserting, "storing", v.total, documentsUnit)
 	case batch.Retrying:
 		v.trouble(event)
 	case batch.RollbackStep:
@@ -145,21 +145,21 @@ func (v *batchView) observe(event batch.Event) {
 	case batch.RollbackStarted:
 		v.show.end()
 		v.show.note("import: deleting what was stored")
-		v.begin(batch.RollingBack, "rolling back", event.Documents)
+		v.begin(batch.RollingBack, "rolling back", event.Documents, deletionsUnit)
 	}
 }
 
-func (v *batchView) begin(phase batch.Phase, name string, total int) {
-	v.show.begin(name, int64(total), documentsUnit)
+func (v *batchView) begin(phase batch.Phase, name string, total int, unit unit) {
+	v.show.begin(name, int64(total), unit)
 	v.last = batch.Progress{Phase: phase}
 }
 
 func (v *batchView) progress(p batch.Progress) {
 	switch {
 	case p.Phase == batch.Preparing && v.last.Phase != p.Phase:
-		v.begin(p.Phase, "checking", v.total)
+		v.begin(p.Phase, "checking", v.total, documentsUnit)
 	case p.Phase == batch.Committing && v.last.Phase != p.Phase:
-		v.begin(p.Phase, "removing marks", v.total)
+		v.begin(p.Phase, "removing marks", v.total, documentsUnit)
 	}
 	v.show.add(p.Done-v.last.Done, p.Done)
 	v.last = p
