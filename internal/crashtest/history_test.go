@@ -25,7 +25,7 @@ import (
 
 var (
 	historySeed  = flag.Uint64("crash.history", 0, "run the one history with this seed, and tell its story")
-	historyCount = flag.Int("crash.histories", 2_000, "how many random histories to run")
+	historyCount = flag.Int("crash.histories", 1_000, "how many random histories to run")
 )
 
 // TestHistories lets owners and recoveries run into each other on a simulated server, with delays of every single

@@ -61,6 +61,7 @@ func TestCommitInTrouble(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachBubble(t, func(j *journaled) {
+				t := j.T
 				commitSeen.Store(false)
 				j.wire.On(commit.Where(func(*faultwire.Request) bool { commitSeen.Store(true); return false })).Pass()
 				var rules []*faultwire.Rule
@@ -159,6 +160,7 @@ func TestCommitOfARecordThatIsGone(t *testing.T) {
 	for name, lost := range map[string]faultwire.Fault{"it arrived": faultwire.DropReply(), "it did not arrive": faultwire.DropRequest()} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, "", func(j *journaled) {
+				t := j.T
 				remove := func(context.Context, *faultwire.Request) {
 					if _, err := j.around.Collection("journal").DeleteMany(context.Background(), bson.D{}); err != nil {
 						t.Error(err)
@@ -185,6 +187,7 @@ func TestCommitOfARecordThatIsGone(t *testing.T) {
 // TestCommittedRecordThatStays: tidying up is a matter of its own. Whatever happens to it, the batch stays.
 func TestCommittedRecordThatStays(t *testing.T) {
 	eachBubble(t, func(j *journaled) {
+		t := j.T
 		if _, err := batch.New(j.config()).Insert(context.Background(), j.parts()...); err != nil {
 			t.Fatal(err)
 		}

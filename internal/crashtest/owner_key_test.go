@@ -21,6 +21,7 @@ import (
 // TestSameKeyAgain: a key that is stored gives back what was stored, to any process, and writes nothing.
 func TestSameKeyAgain(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		a, b := j.db.Collection("a"), j.db.Collection("b")
 		mixed := func(prefix string) []bson.D {
 			all := append(claimed(prefix, 5), minted(3)...)
@@ -72,6 +73,7 @@ func TestSameKeyAgain(t *testing.T) {
 // TestSameKeyWithManyIDs: the result of a large batch is in several pages.
 func TestSameKeyWithManyIDs(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		documents := claimed("many", 25_000)
 		config := j.config(func(c *batch.Config) { c.ChunkSize = 1_000 })
 		first, err := batch.New(config).InsertOnce(t.Context(), "many", batch.Into(j.db.Collection("b"), documents))
@@ -96,6 +98,7 @@ func TestSameKeyWithManyIDs(t *testing.T) {
 // TestKeyInProgress: while nobody knows how an attempt ends, the key is not attempted again, and nothing is written.
 func TestKeyInProgress(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		held := j.wire.On(onDocuments(faultwire.Insert)).Nth(2).Hold()
 		done := make(chan error)
 		go func() {
@@ -153,6 +156,7 @@ func TestKeyAfterAnAbort(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachBubble(t, func(j *journaled) {
+				t := j.T
 				fix := spoil(j)
 				once := j.config(func(c *batch.Config) { c.RetryTime = -1 })
 				failed := j.failed(batch.New(once).InsertOnce(context.Background(), "key", j.parts()...))
@@ -175,6 +179,7 @@ func TestKeyAfterAnAbort(t *testing.T) {
 // TestKeyOfADeadOwner: until a recovery has dealt with it, the key is in progress.
 func TestKeyOfADeadOwner(t *testing.T) {
 	eachBubble(t, func(j *journaled) {
+		t := j.T
 		dead := j.wire.On(faultwire.Any).Skip(6).DropRequest()
 		j.failed(batch.New(j.config(func(c *batch.Config) { c.RetryTime = -1 })).InsertOnce(context.Background(), "key", j.parts()...))
 		dead.Off()
@@ -188,6 +193,7 @@ func TestKeyOfADeadOwner(t *testing.T) {
 // TestKeyReused: a key that stands for another batch is an error of the caller's.
 func TestKeyReused(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		a, b := j.db.Collection("a"), j.db.Collection("b")
 		if _, err := batch.New(j.config()).InsertOnce(t.Context(), "key", batch.Into(a, minted(3))); err != nil {
 			t.Fatal(err)
@@ -223,6 +229,7 @@ func TestKeyReused(t *testing.T) {
 // TestForgottenKey: a person took the record out of everybody's hands, so nothing is known of the documents.
 func TestForgottenKey(t *testing.T) {
 	eachBubble(t, func(j *journaled) {
+		t := j.T
 		dead := j.wire.On(faultwire.Any).Skip(6).DropRequest()
 		j.failed(batch.New(j.config(func(c *batch.Config) { c.RetryTime = -1 })).InsertOnce(context.Background(), "key", j.parts()...))
 		dead.Off()
@@ -240,6 +247,7 @@ func TestForgottenKey(t *testing.T) {
 // TestKeysFromEverywhere: whoever is first stores the batch; all others hear of that, or that it is in progress.
 func TestKeysFromEverywhere(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		for round := range 5 {
 			key := fmt.Sprint("key ", round)
 			parts := func() []batch.Part {
@@ -280,6 +288,7 @@ func TestKeysFromEverywhere(t *testing.T) {
 // TestBadKeys: a key that no journal could keep is refused before anything else.
 func TestBadKeys(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		for name, c := range map[string]struct {
 			key     string
 			journal bool
@@ -312,6 +321,7 @@ func TestBadKeys(t *testing.T) {
 // TestUnreachableJournalEndsCalls: a caller without a deadline is not held for ever.
 func TestUnreachableJournalEndsCalls(t *testing.T) {
 	eachBubble(t, func(j *journaled) {
+		t := j.T
 		j.wire.On(onJournal()).Hold()
 		inserter := batch.New(j.config())
 		for name, call := range map[string]func() error{
@@ -333,6 +343,7 @@ func TestUnreachableJournalEndsCalls(t *testing.T) {
 // TestResolve asks for batches in every state.
 func TestResolve(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		result, err := batch.New(j.config()).Insert(t.Context(), j.parts()...)
 		if err != nil {
 			t.Fatal(err)

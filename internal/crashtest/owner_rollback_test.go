@@ -3,6 +3,7 @@ package crashtest_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +48,7 @@ func TestRollbackInTrouble(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachBubble(t, func(j *journaled) {
+				t := j.T
 				j.spoilt()
 				if c.times > 0 {
 					j.wire.On(deletes).Times(c.times).Do(c.deletes)
@@ -54,10 +56,14 @@ func TestRollbackInTrouble(t *testing.T) {
 					j.wire.On(deletes).Do(c.deletes)
 				}
 				// The journal fails when the rollback begins.
-				begun := false
-				j.wire.On(changes.Where(func(*faultwire.Request) bool { return begun })).Do(c.changes)
+				var begun atomic.Bool
+				j.wire.On(changes.Where(func(*faultwire.Request) bool { return begun.Load() })).Do(c.changes)
 				config := j.config(func(c *batch.Config) {
-					c.Observe = func(e batch.Event) { begun = begun || e.Kind == batch.Failed }
+					c.Observe = func(e batch.Event) {
+						if e.Kind == batch.Failed {
+							begun.Store(true)
+						}
+					}
 				})
 				began := time.Now()
 				failed := j.failed(batch.New(config).Insert(context.Background(), j.parts()...))
@@ -95,6 +101,7 @@ func TestRollbackInTrouble(t *testing.T) {
 // recovery's last look.
 func TestLateInsertOfAWatchedBatch(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		held := j.wire.On(onDocuments(faultwire.Insert)).Nth(3).Hold()
 		config := j.config(func(c *batch.Config) { c.RetryTime = -1 })
 		failed := j.failed(batch.New(config).Insert(context.Background(), j.parts()...))
@@ -117,6 +124,7 @@ func TestLateInsertOfAWatchedBatch(t *testing.T) {
 // TestRollbackIsLeftToRecovery: an owner that has no time for its rollback leaves it in the journal.
 func TestRollbackIsLeftToRecovery(t *testing.T) {
 	eachBubble(t, func(j *journaled) {
+		t := j.T
 		j.spoilt()
 		j.wire.On(onDocuments(faultwire.Delete)).Hold()
 		stop := make(chan struct{})
@@ -142,6 +150,7 @@ func TestRollbackIsLeftToRecovery(t *testing.T) {
 // TestBystandersOfARecovery: a recovery leaves alone what was there before the batch, and what came after it.
 func TestBystandersOfARecovery(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		foreign := []bson.D{{{Key: "_id", Value: "mine 1"}, {Key: "of", Value: "somebody else"}}, {{Key: "_id", Value: bson.NewObjectID()}}}
 		for _, name := range []string{"a", "b"} {
 			if _, err := j.around.Collection(name).InsertMany(t.Context(), foreign); err != nil {

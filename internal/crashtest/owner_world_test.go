@@ -23,7 +23,6 @@ import (
 // journaled is a database with a journal, seen over a wire that can fail and around it.
 type journaled struct {
 	*testing.T
-	kind   servertest.Kind
 	wire   *faultwire.Wire
 	db     *mongo.Database // over the wire
 	around *mongo.Database // not over the wire
@@ -78,7 +77,7 @@ func eachJournal(t *testing.T, test func(j *journaled)) {
 		wire := faultwire.ForTest(t)
 		around := s.Database(t, s.Client(t))
 		db := s.Client(t, options.Client().SetDialer(wire)).Database(around.Name())
-		test(&journaled{t, s.Kind, wire, db, around})
+		test(&journaled{t, wire, db, around})
 	})
 }
 
@@ -114,7 +113,7 @@ func inBubble(t *testing.T, set string, test func(j *journaled)) {
 				t.Logf("what went over the wire:\n%s", wire)
 			}
 		}()
-		test(&journaled{t, servertest.KindSim, wire, clients[0].Database("d"), clients[1].Database("d")})
+		test(&journaled{t, wire, clients[0].Database("d"), clients[1].Database("d")})
 	})
 }
 

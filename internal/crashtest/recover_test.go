@@ -72,6 +72,7 @@ func (j *journaled) record(id string) rollback.Record {
 // TestRecoverInPasses: the first pass deletes, the second looks once more and closes, the third writes nothing.
 func TestRecoverInPasses(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		j.dead("key")
 		j.expect(partsSize, "open")
 		for i, want := range []rollback.RecoveryReport{
@@ -130,6 +131,7 @@ func TestPoisonousRecords(t *testing.T) {
 		{"no right to delete", refusedIn("secret", 13), "13", true, "aborting"},
 	}
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		var ids []string
 		for i, p := range poisons {
 			j.dead(p.name)
@@ -186,6 +188,7 @@ func recordError(err error, id string) *rollback.RecordError {
 // TestHalfReadJournal: a journal that could be read to a part only is an error, for everybody who reads it.
 func TestHalfReadJournal(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		j.dead("real")
 		var heads []any
 		for i := range 150 { // more than the first batch of a cursor
@@ -221,6 +224,7 @@ func TestHalfReadJournal(t *testing.T) {
 // TestSeveralRecoveries: any number of recoveries may run at once. One of them deals with a record, the others leave it.
 func TestSeveralRecoveries(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		const dead = 6
 		for i := range dead {
 			j.dead(fmt.Sprint("key ", i))
@@ -251,6 +255,7 @@ func TestSeveralRecoveries(t *testing.T) {
 // TestRecoveryTellsStepsOneAtATime: an observer need not be safe for concurrent use.
 func TestRecoveryTellsStepsOneAtATime(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		for i := range 6 {
 			j.dead(fmt.Sprint("key ", i))
 		}
@@ -282,6 +287,7 @@ func TestNoClockIsCompared(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, "", func(j *journaled) {
+				t := j.T
 				held := j.wire.On(onDocuments(faultwire.Insert)).Nth(2).Hold()
 				done := make(chan error)
 				config := j.config(func(c *batch.Config) { c.Lease, c.CommandTimeout = time.Second, time.Hour })
@@ -315,6 +321,7 @@ func TestNoClockIsCompared(t *testing.T) {
 // the owner live.
 func TestStrayBeat(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		stray := j.wire.On(beats).Nth(1).Hold()
 		j.wire.On(beats).DropRequest()
 		chunk := j.wire.On(onDocuments(faultwire.Insert)).Nth(3).Hold()
@@ -353,6 +360,7 @@ func TestLateInsertOfADeadOwner(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, "", func(j *journaled) {
+				t := j.T
 				held := j.wire.On(onDocuments(faultwire.Insert)).Nth(4).Hold()
 				config := j.config(func(c *batch.Config) {
 					c.Lease, c.RetryTime, c.CommandTimeout, c.Rollback.Budget = time.Second, -1, time.Second, time.Millisecond
@@ -411,6 +419,7 @@ func TestNothingToUndo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachJournal(t, func(j *journaled) {
+				t := j.T
 				j.dead("key")
 				if err := c.remove(j); err != nil {
 					t.Fatal(err)
@@ -439,6 +448,7 @@ func (j *journaled) empty(names ...string) error {
 // nor those of a newer version.
 func TestRetention(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		for _, key := range []string{"committed", "younger", "aborted", "forgotten", "newer", "future"} {
 			parts := []batch.Part{batch.Into(j.db.Collection("b"), claimed(key, 5))}
 			if _, err := batch.New(j.config()).InsertOnce(t.Context(), key, parts...); err != nil {
@@ -473,6 +483,7 @@ func TestRetention(t *testing.T) {
 // TestForget: a person's word ends the matter for recoveries, and for the owner too.
 func TestForget(t *testing.T) {
 	eachBubble(t, func(j *journaled) {
+		t := j.T
 		coll := j.around.Collection("journal")
 		j.dead("dead")
 		if err := rollback.Forget(context.Background(), coll, "dead", ""); err == nil {
@@ -521,6 +532,7 @@ func TestForget(t *testing.T) {
 // TestLookingChangesNothing: List and Check only read, and tell what there is.
 func TestLookingChangesNothing(t *testing.T) {
 	eachJournal(t, func(j *journaled) {
+		t := j.T
 		if _, err := batch.New(j.config()).InsertOnce(t.Context(), "stored", batch.Into(j.db.Collection("a"), minted(3))); err != nil {
 			t.Fatal(err)
 		}
@@ -574,6 +586,7 @@ func TestLookingChangesNothing(t *testing.T) {
 // TestEndOfARecovery: when its context ends, a recovery gives up the batch in hand at once, and nothing is lost by it.
 func TestEndOfARecovery(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		j.dead("key")
 		held := j.wire.On(onDocuments(faultwire.Delete)).Hold()
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -611,8 +624,9 @@ func TestEndOfARecovery(t *testing.T) {
 // failure is not its end.
 func TestRecoveryLoop(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		j.dead("patient")
-		j.set("patient", bson.D{{Key: "leaseMS", Value: time.Hour.Milliseconds()}})
+		j.set("patient", bson.D{{Key: "leaseMS", Value: (5 * time.Minute).Milliseconds()}})
 		j.dead("bad")
 		j.set("bad", bson.D{{Key: "format", Value: int32(2)}})
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -632,9 +646,9 @@ func TestRecoveryLoop(t *testing.T) {
 			t.Errorf("a record that was left behind while the loop ran is %s", s)
 		}
 		if s := j.record("patient").State; s != "open" {
-			t.Errorf("a record whose lease is an hour is %s", s)
+			t.Errorf("a record whose lease is five minutes is %s", s)
 		}
-		time.Sleep(2*time.Hour + 500*time.Millisecond) // between two passes
+		time.Sleep(6*time.Minute + 500*time.Millisecond) // between two passes
 		if s := j.record("patient").State; s != "aborted" {
 			t.Errorf("after its lease, it is %s", s)
 		}
@@ -650,6 +664,7 @@ func TestRecoveryLoop(t *testing.T) {
 // TestSilentJournalEndsARecovery: a pass without a deadline is not held for ever, nor is the reading of a journal.
 func TestSilentJournalEndsARecovery(t *testing.T) {
 	inBubble(t, "", func(j *journaled) {
+		t := j.T
 		j.dead("key")
 		for name, silence := range map[string]faultwire.Match{
 			"everything": faultwire.Command().Where(func(*faultwire.Request) bool { return true }), "changes": onRecords(faultwire.Update), "pages": onPages(),

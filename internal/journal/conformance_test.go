@@ -15,6 +15,7 @@ func TestModelIsTrue(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	onEach(t, func(f *fixture) {
+		t := f.T
 		random := rand.New(rand.NewPCG(seed, 0))
 		heard := make(map[string]int)
 		for i := range 40 {

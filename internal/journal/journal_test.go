@@ -25,6 +25,7 @@ var refusal = faultwire.CommandError{Code: 13, CodeName: "Unauthorized", Message
 // TestSwapComparesEverything changes one thing after the other that a compare-and-set names.
 func TestSwapComparesEverything(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		for i, c := range []struct {
 			what   string
 			change func(*journal.Record)
@@ -94,6 +95,7 @@ func TestSwapTellsWhatIsKnown(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/replica set %q", c.name, set), func(t *testing.T) {
 				bubble(t, set, func(f *fixture) {
+					t := f.T
 					r := f.create("record")
 					f.meet(c.sendings, func() { c.between(f, r) }, c.between != nil)
 					now, err := f.Swap(f.Context(), r, journal.Change{To: journal.Committed, Owner: r.Owner})
@@ -126,6 +128,7 @@ func TestSwapTellsWhatIsKnown(t *testing.T) {
 // TestSwapThatWasNeverSent: without a server there is nothing that could have been changed.
 func TestSwapThatWasNeverSent(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		f.wire.Down()
 		time.Sleep(time.Second) // the driver has to notice first, or it would find out by sending
@@ -179,6 +182,7 @@ func (f *fixture) takeOver(r journal.Record) {
 // TestFinishedIsForFinishedRecords: a TTL index on the field must never touch a record that recovery needs.
 func TestFinishedIsForFinishedRecords(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		for _, to := range []journal.State{journal.Aborting, journal.Watching, journal.Aborted} {
 			var err error
@@ -195,6 +199,7 @@ func TestFinishedIsForFinishedRecords(t *testing.T) {
 // TestCreateKnowsItsOwn: a second sending meets what the first one stored.
 func TestCreateKnowsItsOwn(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		f.wire.On(faultwire.Insert).Once().DropReply()
 		r := f.create("key")
 		another := record("key")
@@ -210,6 +215,7 @@ func TestCreateKnowsItsOwn(t *testing.T) {
 // TestPagesAreDurable: that a page is there is not enough while the write concern is not met.
 func TestPagesAreDurable(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		page := journal.Page{ID: journal.PageID(bson.NewObjectID(), journal.Claimed, 0), Values: values(f.T, "a", "b")}
 		inserts := faultwire.Insert.Where(func(r *faultwire.Request) bool { return r.Collection == pages })
 		f.wire.On(inserts).Nth(1).DropReply()
@@ -226,6 +232,7 @@ func TestPagesAreDurable(t *testing.T) {
 // TestEverythingIsMajority: what is written must survive a failover, and what is read must be true.
 func TestEverythingIsMajority(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		careless := f.coll.Clone(options.Collection().SetWriteConcern(writeconcern.Unacknowledged()).SetReadPreference(readpref.SecondaryPreferred()))
 		j := journal.New(careless, limits())
 		ctx := mongo.NewSessionContext(f.Context(), nil)
@@ -282,6 +289,7 @@ func TestEverythingIsMajority(t *testing.T) {
 // TestPatience: a journal that does not answer does not hold anybody for ever.
 func TestPatience(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		f.wire.On().Hold()
 		for name, call := range map[string]func() error{
@@ -308,6 +316,7 @@ func TestPatience(t *testing.T) {
 // TestUnfinishedIsWhatIsNotFinished: a state that nobody knows is looked at rather than passed over.
 func TestUnfinishedIsWhatIsNotFinished(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		for _, s := range []any{"open", "aborting", "watching", "committed", "aborted", "forgotten", "of the future", nil, 7} {
 			d := bson.D{{Key: "_id", Value: fmt.Sprint(s)}, {Key: "state", Value: s}}
 			if s == nil {
@@ -345,6 +354,7 @@ func ids(f *fixture, id string) string {
 // TestRemove removes a record with its pages, and nothing else.
 func TestRemove(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		var records []journal.Record
 		for i := range 3 {
 			r := f.create(fmt.Sprint("record ", i))
@@ -388,6 +398,7 @@ func TestRemove(t *testing.T) {
 // TestRemoveTakesPagesFirst: a removal that is cut short leaves no page without its record.
 func TestRemoveTakesPagesFirst(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		if err := f.AddPage(f.Context(), journal.Page{ID: journal.PageID(r.Attempt, journal.Claimed, 0), Values: values(f.T, "x")}); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 // TestLeaseBeats: the owner shows life well within the lease, whatever the clocks say, and no longer than it holds it.
 func TestLeaseBeats(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		lease := f.Hold(r, time.Now())
 		for before := int64(0); before < 20; {
@@ -36,6 +37,7 @@ func TestLeaseBeats(t *testing.T) {
 // TestCheckIsQuietWhileFresh: a look at the clock costs nothing while a beat is young.
 func TestCheckIsQuietWhileFresh(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		f.wire.On(updates).DropRequest() // no beat gets through
 		lease := f.Hold(r, time.Now())
@@ -58,6 +60,7 @@ func TestCheckIsQuietWhileFresh(t *testing.T) {
 // TestCheckFindsOut: whoever was taken over hears it from its next look, and from every later one without asking.
 func TestCheckFindsOut(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		held := f.wire.On(updates).Once().Hold() // the first beat; the owner stands still with it
 		lease := f.Hold(r, time.Now())
@@ -85,6 +88,7 @@ func TestCheckFindsOut(t *testing.T) {
 // TestHungBeat: one connection on which nothing comes back does not cost the lease.
 func TestHungBeat(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := record("record")
 		r.LeaseMS = limits().Command.Milliseconds() // so that one sending could use up the lease
 		if err := f.Create(f.Context(), r); err != nil {
@@ -108,6 +112,7 @@ func TestHungBeat(t *testing.T) {
 // TestLeaseChangesOneThingAtATime: beats and changes of state that meet must not take each other for a stranger's.
 func TestLeaseChangesOneThingAtATime(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		f.wire.On(updates).Delay(100 * time.Millisecond)
 		lease := f.Hold(r, time.Now())
@@ -141,6 +146,7 @@ func TestLeaseChangesOneThingAtATime(t *testing.T) {
 // TestWaitingForATurnEnds: who waits for its turn to write stops when its context ends.
 func TestWaitingForATurnEnds(t *testing.T) {
 	inBubble(t, func(f *fixture) {
+		t := f.T
 		r := f.create("record")
 		hung := f.wire.On(updates).Hold()
 		defer hung.Release()

@@ -30,6 +30,7 @@ func TestColumns(t *testing.T) {
 	}
 	id := bson.NewObjectID()
 	onEach(t, func(f *fixture) {
+		t := f.T
 		for _, c := range []struct {
 			name   string
 			values []any
@@ -89,6 +90,7 @@ func same(t *testing.T, what string, got, want []bson.RawValue) {
 // TestMintedColumn: minted ids come from the runs in the head, across the end of a counter too.
 func TestMintedColumn(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		r := record("record")
 		first, second := bson.ObjectID{11: 0xfe, 10: 0xff, 9: 0x01}, bson.ObjectID{0: 1}
 		r.Targets = []journal.Target{{Documents: 5, Minted: []journal.Run{{First: first, Count: 3}, {First: second, Count: 2}}}}
@@ -106,6 +108,7 @@ func TestMintedColumn(t *testing.T) {
 // TestClaimsComeInOrder reads pages back, in the order of their numbers, and no others.
 func TestClaimsComeInOrder(t *testing.T) {
 	onEach(t, func(f *fixture) {
+		t := f.T
 		attempt := bson.NewObjectID()
 		for _, n := range []int{10, 2, 0, 9, 1} {
 			if err := f.AddPage(f.Context(), journal.Page{ID: journal.PageID(attempt, journal.Claimed, n), Values: values(t, int32(n))}); err != nil {
