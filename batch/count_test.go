@@ -14,7 +14,7 @@ import (
 )
 
 // countCommands inserts through a wire that counts and keeps nothing, and returns the outcome and what was counted.
-func countCommands(t *testing.T, s *servertest.Server, insert func(w *world) (*batch.Result, error)) (*batch.Result, error, map[faultwire.Name]int) {
+func countCommands(t *testing.T, s *servertest.Server, insert func(w *world) (*batch.Result, error)) (*batch.Result, map[faultwire.Name]int, error) {
 	t.Helper()
 	w := &world{T: t, server: s, wire: faultwire.ForTest(t, faultwire.KeepLast(0))}
 	w.around = s.Database(t, s.Client(t))
@@ -35,7 +35,7 @@ func countCommands(t *testing.T, s *servertest.Server, insert func(w *world) (*b
 		counted[name] = w.wire.Count(name) - before[name]
 	}
 	counted["findAndModify"] += counted["findandmodify"]
-	return result, err, counted
+	return result, counted, err
 }
 
 // A hundred thousand documents with one sequence, in chunks of a thousand, cost one command for each chunk and one for
@@ -43,7 +43,7 @@ func countCommands(t *testing.T, s *servertest.Server, insert func(w *world) (*b
 func TestCommandsOfBatch(t *testing.T) {
 	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
 		const size = 100_000
-		result, err, counted := countCommands(t, s, func(w *world) (*batch.Result, error) {
+		result, counted, err := countCommands(t, s, func(w *world) (*batch.Result, error) {
 			documents := make([]bson.D, size)
 			for i := range documents {
 				documents[i] = bson.D{{Key: "i", Value: i}}
@@ -70,7 +70,7 @@ func TestCommandsOfBatch(t *testing.T) {
 
 // More documents than MongoDB takes in one command go in two.
 func TestMoreThanOneCommandTakes(t *testing.T) {
-	_, err, counted := countCommands(t, servertest.Embedded(t), func(w *world) (*batch.Result, error) {
+	_, counted, err := countCommands(t, servertest.Embedded(t), func(w *world) (*batch.Result, error) {
 		documents := make([]bson.D, 100_001)
 		for i := range documents {
 			documents[i] = bson.D{}
@@ -89,7 +89,7 @@ func TestCommandsOfRollback(t *testing.T) {
 	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
 		for _, claimed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("claimed=%t", claimed), func(t *testing.T) {
-				_, err, counted := countCommands(t, s, func(w *world) (*batch.Result, error) {
+				_, counted, err := countCommands(t, s, func(w *world) (*batch.Result, error) {
 					if _, err := w.around.Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: size - 1}}); err != nil {
 						t.Fatal(err)
 					}

@@ -90,12 +90,6 @@ func lossy(t *testing.T, test func(w *world)) {
 	})
 }
 
-// embedded makes the world of a test that needs one real server only.
-func embedded(t *testing.T, opts ...faultwire.Option) *world {
-	t.Helper()
-	return makeWorld(t, servertest.Embedded(t), faultwire.ForTest(t, opts...))
-}
-
 // simulated makes the world of a test that needs a server of a special kind.
 func simulated(t *testing.T, config mongosim.Config, opts ...*options.ClientOptions) *world {
 	t.Helper()

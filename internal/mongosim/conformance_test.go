@@ -249,16 +249,6 @@ func equal(what string, got, want any) error {
 	return nil
 }
 
-// all runs checks until one fails.
-func all(checks ...func() error) error {
-	for _, c := range checks {
-		if err := c(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // refused checks that err is a server's error with this code, as a command error or as the only write error.
 func refused(err error, code int) error {
 	var server mongo.ServerError
