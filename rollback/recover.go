@@ -19,7 +19,8 @@ type Recovery struct {
 	Policy Policy
 
 	// Deployments are the clients of collections that are not on the journal's client, by the names that batch.Config
-	// gave them. A record that needs a name which is not here is reported and left alone.
+	// gave them. A record that needs a name which is not here is reported and left alone, and so is one whose replica set
+	// has another name than the client's. Of two deployments with the same name, the right one cannot be told.
 	Deployments map[string]*mongo.Client
 
 	// Retention is how long finished records are kept, which is how long the keys of batches are remembered. It is judged

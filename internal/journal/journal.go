@@ -282,8 +282,8 @@ func (j *Journal) Swap(ctx context.Context, from Record, change Change) (Record,
 // beat counts the record's beat up. It returns ErrLost if the version is another one.
 func (j *Journal) beat(ctx context.Context, from Record) error {
 	filter := append(unchanged(from), bson.E{Key: "owner", Value: from.Owner})
-	// A connection that hangs must not use up the lease: others may work.
-	limit := min(j.limits.Command, from.Lease()/beatSendings)
+	// A connection that hangs must not use up the lease, for others may work; nor must a slow server be given up.
+	limit := min(j.limits.Command, max(from.Lease()/beatSendings, minBeat))
 	return j.repeatWithin(ctx, limit, func(ctx context.Context) error {
 		result, err := j.heads.UpdateOne(ctx, filter, bson.D{{Key: "$inc", Value: bson.D{{Key: "beat", Value: int64(1)}}}})
 		if err == nil && result.MatchedCount == 0 {

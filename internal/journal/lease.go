@@ -15,6 +15,9 @@ const beatsPerLease = 4
 // beatSendings is how many sendings of one beat fit into a lease if none is answered.
 const beatSendings = 3
 
+// minBeat is what a sending of a beat gets at least, however short the lease.
+const minBeat = time.Second
+
 // Lease keeps a record alive for the one who works on the batch, and is the only one to change the record meanwhile. It
 // may be used by several goroutines.
 type Lease struct {

@@ -89,8 +89,11 @@ func TestCheckFindsOut(t *testing.T) {
 func TestHungBeat(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		t := f.T
+		patient := limits()
+		patient.Command, patient.Patience = time.Minute, time.Minute // one sending could use up the lease
+		f.Journal = journal.New(f.coll, patient)
 		r := record("record")
-		r.LeaseMS = limits().Command.Milliseconds() // so that one sending could use up the lease
+		r.LeaseMS = 9_000
 		if err := f.Create(f.Context(), r); err != nil {
 			t.Fatal(err)
 		}
