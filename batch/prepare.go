@@ -35,6 +35,7 @@ type document struct {
 	sent    bool // an insert command with it has left
 	unsure  bool // the answer to a sending was lost: another copy may still arrive
 	foreign bool // its minted _id belongs to somebody else after all
+	taken   bool // the server refused it because of its _id: somebody else has it
 
 	entry entry // what the part's track has about it; protected by run.state
 }

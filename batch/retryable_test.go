@@ -9,6 +9,7 @@ import (
 
 	"github.com/intact-go/intact/batch"
 	"github.com/intact-go/intact/internal/faultwire"
+	"github.com/intact-go/intact/internal/mongosim"
 	"github.com/intact-go/intact/internal/servertest"
 )
 
@@ -110,6 +111,21 @@ func TestLookIsLost(t *testing.T) {
 					w.Errorf("%d documents were deleted after %d lost looks, want 3", failed.Rollback.Deleted, look.Fired())
 				}
 			})
+		})
+	}
+}
+
+// The driver repeats an insert that was carried out, and the repetition is refused as a whole: what is there is removed.
+func TestRepetitionIsRefused(t *testing.T) {
+	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
+		t.Run(kind, func(t *testing.T) {
+			w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+			w.wire.On(faultwire.Insert).Nth(2).DropReply()
+			w.wire.On(faultwire.Insert).Nth(2).Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized"})
+			failed := w.mustRollBack(batch.Config{Concurrency: 1, ChunkSize: 2}, batch.Into(w.coll("c"), documents))
+			if failed.Rollback.Deleted != 3 {
+				t.Errorf("%d documents were deleted, want 3: %v", failed.Rollback.Deleted, failed)
+			}
 		})
 	}
 }

@@ -83,6 +83,7 @@ func (s *sending) goOn(a answer) bool {
 		return false
 	}
 	if len(a.again) == 0 {
+		s.reconsider(a)
 		s.fail(a.err)
 		return false
 	}
@@ -92,12 +93,38 @@ func (s *sending) goOn(a answer) bool {
 	}
 	delay := s.delays.Next(a.class.After)
 	if s.config.RetryTime < 0 || now.Add(delay).After(s.until) {
+		s.reconsider(a)
 		s.fail(a.err, a.waiting...)
 		return false
 	}
 	s.tell(Event{Kind: Retrying, Collection: s.part.namespace, Documents: len(a.again), Delay: delay, Err: a.err})
 	s.pending = a.again
 	return retry.Sleep(s.going, delay) == nil
+}
+
+// reconsider looks for the documents of a command that was refused as a whole, before the batch fails over it: the driver
+// may have sent it before, on its own and without telling, and that sending may have been carried out. What is found is
+// stored for all that is known. Where nobody may look, the refusal is believed.
+func (s *sending) reconsider(a answer) {
+	if !a.class.Refused || a.class.Code == 0 || s.session == nil {
+		return
+	}
+	var documents []*document
+	for _, d := range s.pending {
+		if d.verdict == outcome.Rejected && d.provable() {
+			documents = append(documents, d)
+		}
+	}
+	ours, err := s.findOurs(documents)
+	if err != nil {
+		return
+	}
+	for _, d := range documents {
+		if ours[identity(d)] {
+			d.verdict, d.unsure = outcome.Unknown, true
+			s.sessions.markUnsure(s.session)
+		}
+	}
 }
 
 // attempt sends the pending documents once and works out what is known about each.
@@ -245,6 +272,7 @@ func (s *sending) documentError(d *document, refusal outcome.Refusal) DocumentEr
 func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 	refused := s.documentError(d, refusal)
 	if duplicate := refusal.Duplicate; duplicate != nil {
+		d.taken = duplicate.OnID()
 		for which, number := range s.part.numbers {
 			proposer, ok := number.sequence.(Proposer)
 			if ok && proposer.Clashed(s.going, refusal.WriteError, d.numbers[which]) {

@@ -20,7 +20,7 @@ type track struct {
 	stamped      idList
 	acknowledged idList // ids for which the server's acknowledgement is the proof
 	shardKeys    []bson.D
-	refused      map[string]*document // stamped documents that the server refused, by _id
+	taken        map[string]*document // stamped documents whose _id somebody else has, by _id
 	unproven     idList
 	verdicts     [3]int // documents by verdict
 	late         bool   // a copy of a document may still arrive
@@ -49,7 +49,7 @@ func (t *track) add(p *part, documents []*document) {
 			d.entry.listed = t.list(p, d)
 		}
 		if d.stamped && !d.minted {
-			t.refuse(d)
+			t.take(d)
 		}
 	}
 	if len(t.minted) > 2*t.merged+64 {
@@ -86,17 +86,17 @@ func (t *track) list(p *part, d *document) bool {
 	return true
 }
 
-// refuse takes down whether it is certain that the server refused a stamped document.
-func (t *track) refuse(d *document) {
+// take takes down whether it is certain that somebody else has a stamped document's _id.
+func (t *track) take(d *document) {
 	key := identity(d)
-	if d.verdict != outcome.Rejected || d.unsure {
-		delete(t.refused, key)
+	if d.verdict != outcome.Rejected || d.unsure || !d.taken {
+		delete(t.taken, key)
 		return
 	}
-	if t.refused == nil {
-		t.refused = make(map[string]*document)
+	if t.taken == nil {
+		t.taken = make(map[string]*document)
 	}
-	t.refused[key] = d
+	t.taken[key] = d
 }
 
 // merge joins adjacent ranges.

@@ -83,9 +83,9 @@ func (r *run) rollbackEvent(event rollback.Event) {
 // undoTargets says what has to be deleted, and how many documents may be stored.
 //
 // Of a part of which the server stored nothing for certain, nothing is deleted. Of any other part, everything that was
-// sent is, but for claimed ids that the server refused: with the proof it would do no harm to delete them, but when a
-// rollback has to give up, what it names as left must not be somebody else's. Where an _id alone is the proof, the verdict
-// on the single document decides.
+// sent is, also what the server refused, because the proof makes that harmless. The exception are claimed ids that turned
+// out to be somebody else's: when a rollback has to give up, it must not name them as left. Where an _id alone is the
+// proof, the verdict on the single document decides.
 func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 	for _, p := range r.parts {
 		t := &p.track
@@ -120,14 +120,14 @@ func (r *run) stampedIDs(p *part) []any {
 	return p.track.stamped.ids(r.leaveOut(p))
 }
 
-// leaveOut returns the ids of documents that the server refused, unless another document of the batch has the same.
+// leaveOut returns the claimed ids that somebody else has, unless another document of the batch has the same.
 func (r *run) leaveOut(p *part) map[string]bool {
-	if len(p.track.refused) == 0 {
+	if len(p.track.taken) == 0 {
 		return nil
 	}
-	twins := r.twins(p, slices.Collect(maps.Values(p.track.refused)))
-	leaveOut := make(map[string]bool, len(p.track.refused))
-	for id := range p.track.refused {
+	twins := r.twins(p, slices.Collect(maps.Values(p.track.taken)))
+	leaveOut := make(map[string]bool, len(p.track.taken))
+	for id := range p.track.taken {
 		leaveOut[id] = !twins[id]
 	}
 	return leaveOut

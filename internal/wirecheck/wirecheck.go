@@ -19,6 +19,9 @@ type Rules struct {
 	StampField string
 	// WriteConcern is that of every insert and delete. Defaults to majority, journaled.
 	WriteConcern bson.D
+	// Unsent says that inserts may have ended before they were written to the wire, so that a delete may name what no insert
+	// on record carried. Defaults to false: it must not.
+	Unsent bool
 	// Skip leaves commands out that belong to no batch. Defaults to none.
 	Skip func(faultwire.Event) bool
 }
@@ -185,7 +188,7 @@ func (c *check) span(from, to bson.ObjectID) (k, problem string) {
 		return "", "a range over more than one block"
 	case span < 1 || span > maxSpan:
 		return "", fmt.Sprintf("a range of %d ids", span)
-	case !c.batches.has(block(from)):
+	case !c.rules.Unsent && !c.batches.has(block(from)):
 		return "", "a range that no insert used"
 	}
 	return block(from), ""
@@ -201,8 +204,11 @@ func (c *check) named(event faultwire.Event, filter bson.Raw, ids []bson.RawValu
 	if equal, isDocument := stamp.DocumentOK(); isDocument {
 		stamp = equal.Lookup("$eq")
 	}
+	if stamp.Type != bson.TypeObjectID {
+		return "", "a stamp that is none"
+	}
 	for _, id := range ids {
-		if !c.sent[event.Namespace()+" "+key(id)+" "+key(stamp)] {
+		if !c.rules.Unsent && !c.sent[event.Namespace()+" "+key(id)+" "+key(stamp)] {
 			return "", "an id that was not sent with this stamp"
 		}
 	}
