@@ -1,4 +1,5 @@
-package main
+// Package screen shows people how far a program is that stores batches.
+package screen
 
 import (
 	"fmt"
@@ -24,36 +25,38 @@ const (
 	roomy = 72
 )
 
-// unit is what a phase counts.
-type unit int
+// Unit is what a phase counts.
+type Unit int
 
 const (
-	bytesUnit unit = iota + 1
-	documentsUnit
-	deletionsUnit // documents in so large steps that a rate would only jump
+	Bytes Unit = iota + 1
+	Documents
+	Deletions // documents in so large steps that a rate would only jump
 )
 
-// screen shows how far the program is: a bar on a terminal, a line now and then elsewhere. It may be used by several
+// Screen shows how far a program is: a bar on a terminal, a line now and then elsewhere. It may be used by several
 // goroutines.
-type screen struct {
-	numbers *message.Printer // writes numbers with separators
+type Screen struct {
+	Numbers *message.Printer // writes numbers with separators
+	Program string           // its name, with which shared messages begin
 
 	mu       sync.Mutex // protects the rest, and makes writes one at a time
 	out      io.Writer
 	terminal bool
-	silent   bool // no progress; say still works
+	silent   bool // no progress; Say still works
 	width    func() int
 
 	bar         *progressbar.ProgressBar
 	phase       string
-	unit        unit
+	unit        Unit
 	total, done int64
 	documents   int
 	start, last time.Time
 }
 
-func newScreen(out io.Writer, silent bool) *screen {
-	s := &screen{out: out, silent: silent, numbers: message.NewPrinter(language.English), width: func() int { return 80 }}
+// New returns the screen of a program. With a terminal's file it draws bars.
+func New(program string, out io.Writer) *Screen {
+	s := &Screen{Program: program, out: out, Numbers: message.NewPrinter(language.English), width: func() int { return 80 }}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.terminal = true
 		s.width = func() int {
@@ -67,33 +70,43 @@ func newScreen(out io.Writer, silent bool) *screen {
 	return s
 }
 
-// say writes a line, above the bar if there is one.
-func (s *screen) say(format string, args ...any) {
+// Silence leaves out progress and notes from here on, for people who want to see only what is wrong.
+func (s *Screen) Silence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = true
+}
+
+// Say writes a line, above the bar if there is one.
+func (s *Screen) Say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wipe()
-	s.numbers.Fprintf(s.out, format+"\n", args...)
+	s.Numbers.Fprintf(s.out, format+"\n", args...)
 }
 
-// interrupt is say for a signal, which may have put a ^C behind the bar: the bar stays as it is.
-func (s *screen) interrupt(format string, args ...any) {
+// Interrupt is Say for a signal, which may have put a ^C behind the bar: the bar stays as it is.
+func (s *Screen) Interrupt(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bar != nil {
 		fmt.Fprintln(s.out)
 	}
-	s.numbers.Fprintf(s.out, format+"\n", args...)
+	s.Numbers.Fprintf(s.out, format+"\n", args...)
 }
 
-// note is say for what is left out when nobody wants to see progress.
-func (s *screen) note(format string, args ...any) {
-	if !s.silent {
-		s.say(format, args...)
+// Note is Say for what is left out when nobody wants to see progress.
+func (s *Screen) Note(format string, args ...any) {
+	s.mu.Lock()
+	silent := s.silent
+	s.mu.Unlock()
+	if !silent {
+		s.Say(format, args...)
 	}
 }
 
-// begin begins a phase. A negative total is one that nobody knows.
-func (s *screen) begin(phase string, total int64, unit unit) {
+// Begin begins a phase. A negative total is one that nobody knows.
+func (s *Screen) Begin(phase string, total int64, unit Unit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finish()
@@ -118,17 +131,17 @@ func (s *screen) begin(phase string, total int64, unit unit) {
 	if wide {
 		options = append(options, progressbar.OptionShowCount())
 		switch unit {
-		case bytesUnit:
+		case Bytes:
 			options = append(options, progressbar.OptionShowBytes(true))
-		case documentsUnit:
+		case Documents:
 			options = append(options, progressbar.OptionShowIts(), progressbar.OptionSetItsString("docs"))
 		}
 	}
 	s.bar = progressbar.NewOptions64(total, options...)
 }
 
-// add goes on by n, with so many documents so far.
-func (s *screen) add(n, documents int) {
+// Add goes on by n, with so many documents so far.
+func (s *Screen) Add(n, documents int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done += int64(n)
@@ -142,30 +155,30 @@ func (s *screen) add(n, documents int) {
 		}
 	case !s.silent && !s.terminal && now.Sub(s.last) >= plainEvery:
 		s.last = now
-		s.numbers.Fprintf(s.out, "%s\n", s.line())
+		s.Numbers.Fprintf(s.out, "%s\n", s.line())
 	}
 }
 
 // line says where a phase is.
-func (s *screen) line() string {
+func (s *Screen) line() string {
 	text := s.phase + ": "
 	if s.total > 0 {
-		text += s.numbers.Sprintf("%d %%, ", 100*s.done/s.total)
+		text += s.Numbers.Sprintf("%d %%, ", 100*s.done/s.total)
 	}
-	if s.unit == bytesUnit {
+	if s.unit == Bytes {
 		text += humanBytes(s.done) + ", "
 	}
-	return text + s.numbers.Sprintf("%d documents", s.documents)
+	return text + s.Numbers.Sprintf("%d documents", s.documents)
 }
 
-// end ends a phase and leaves no trace of it.
-func (s *screen) end() {
+// End ends a phase and leaves no trace of it.
+func (s *Screen) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finish()
 }
 
-func (s *screen) finish() {
+func (s *Screen) finish() {
 	if s.bar == nil {
 		return
 	}
@@ -175,7 +188,7 @@ func (s *screen) finish() {
 }
 
 // wipe empties the line on which the bar is; it is drawn again with the next step.
-func (s *screen) wipe() {
+func (s *Screen) wipe() {
 	if s.bar != nil {
 		fmt.Fprint(s.out, clearLine)
 	}

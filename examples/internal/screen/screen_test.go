@@ -1,4 +1,4 @@
-package main
+package screen
 
 import (
 	"strings"
@@ -9,23 +9,23 @@ import (
 // Without a terminal, a phase that takes long writes a line now and then, without control characters.
 func TestPlainScreen(t *testing.T) {
 	var out strings.Builder
-	s := newScreen(&out, false)
-	s.begin("reading", 2_000_000, bytesUnit)
-	s.add(500_000, 1234)
+	s := New("import", &out)
+	s.Begin("reading", 2_000_000, Bytes)
+	s.Add(500_000, 1234)
 	if out.Len() != 0 {
 		t.Errorf("too early: %q", out.String())
 	}
 	s.last = time.Now().Add(-plainEvery)
-	s.add(500_000, 2345)
-	s.end()
-	s.begin("reading", -1, bytesUnit)
+	s.Add(500_000, 2345)
+	s.End()
+	s.Begin("reading", -1, Bytes)
 	s.last = time.Now().Add(-plainEvery)
-	s.add(700, 5)
-	s.begin("storing", 4000, documentsUnit)
+	s.Add(700, 5)
+	s.Begin("storing", 4000, Documents)
 	s.last = time.Now().Add(-plainEvery)
-	s.add(1000, 1000)
-	s.say("done with %d", 1000000)
-	s.note("a note")
+	s.Add(1000, 1000)
+	s.Say("done with %d", 1000000)
+	s.Note("a note")
 	const want = "reading: 50 %, 1.0 MB, 2,345 documents\nreading: 700 bytes, 5 documents\nstoring: 25 %, 1,000 documents\ndone with 1,000,000\na note\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
@@ -36,14 +36,15 @@ func TestPlainScreen(t *testing.T) {
 func TestSilentScreen(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
 		var out strings.Builder
-		s := newScreen(&out, true)
+		s := New("import", &out)
+		s.Silence()
 		s.terminal = terminal
-		s.begin("reading", 100, bytesUnit)
+		s.Begin("reading", 100, Bytes)
 		s.last = time.Now().Add(-plainEvery)
-		s.add(50, 1)
-		s.note("a note")
-		s.say("trouble")
-		s.end()
+		s.Add(50, 1)
+		s.Note("a note")
+		s.Say("trouble")
+		s.End()
 		if out.String() != "trouble\n" {
 			t.Errorf("%q", out.String())
 		}
@@ -54,15 +55,15 @@ func TestSilentScreen(t *testing.T) {
 func TestBar(t *testing.T) {
 	for _, width := range []int{20, 40, 80, 200} {
 		var out strings.Builder
-		s := newScreen(&out, false)
+		s := New("import", &out)
 		s.terminal, s.width = true, func() int { return width }
-		s.begin("storing", 100, documentsUnit)
-		s.add(50, 50)
-		s.say("a line")
-		s.begin("storing more", -1, documentsUnit)
-		s.add(50, 50)
-		s.add(50, 50)
-		s.end()
+		s.Begin("storing", 100, Documents)
+		s.Add(50, 50)
+		s.Say("a line")
+		s.Begin("storing more", -1, Documents)
+		s.Add(50, 50)
+		s.Add(50, 50)
+		s.End()
 		text := out.String()
 		if !strings.Contains(text, clearLine+"a line\n") || !strings.Contains(text, "storing more") || !strings.HasSuffix(text, clearLine) {
 			t.Errorf("%q", text)
