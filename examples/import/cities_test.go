@@ -12,6 +12,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/intact-go/intact/examples/internal/cities"
+	"github.com/intact-go/intact/examples/internal/job"
+	"github.com/intact-go/intact/examples/internal/screen"
 )
 
 // worldFiles returns the 171,075 places of the world, or skips the test with the command that fetches them.
@@ -33,7 +35,7 @@ func TestWorld(t *testing.T) {
 	files := worldFiles(t)
 	x := newTarget(t)
 	s := x.expect(x.run("--json", "--sequence", "no=places", files.Lines), exitStored, 0)
-	if s.Stored != cities.Count || s.Numbers[0] != (numbers{Sequence: "places", First: 1, Last: cities.Count, Count: cities.Count}) {
+	if s.Stored != cities.Count || s.Numbers[0] != (job.Numbers{Sequence: "places", First: 1, Last: cities.Count, Count: cities.Count}) {
 		t.Errorf("%+v", s)
 	}
 	lines := readLines(t, files.Lines)
@@ -174,7 +176,7 @@ func readAll(t *testing.T, args ...string) []bson.Raw {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := (&program{}).read(t.Context(), o, newScreen(&strings.Builder{}, true))
+	in, err := (&program{}).read(t.Context(), o, screen.New("import", &strings.Builder{}))
 	defer in.close()
 	if err != nil || len(in.problems) > 0 {
 		t.Fatal(err, in.problems)

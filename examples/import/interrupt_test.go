@@ -12,13 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/intact-go/intact/examples/internal/job"
+	"github.com/intact-go/intact/examples/internal/screen"
 	"github.com/intact-go/intact/internal/faultwire"
 )
 
 // A signal during the inserting rolls back, whatever of it is stored.
 func TestInterrupted(t *testing.T) {
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		t.Run(signalName(s), func(t *testing.T) {
+		t.Run(job.SignalName(s), func(t *testing.T) {
 			x := newTarget(t)
 			wire := faultwire.ForTest(t)
 			x.dialer = wire
@@ -27,10 +29,10 @@ func TestInterrupted(t *testing.T) {
 			wire.On(inserts).Nth(3).Before(func(context.Context, *faultwire.Request) { signals <- s })
 			r := x.runWith(&program{signals: signals}, "--json", "--sequence", "no=s", x.file("f.ndjson", ndjson(10_000, nil)))
 			sum := x.expect(r, exitNotStored, 0)
-			if sum.Error != "interrupted by "+signalName(s) || sum.Read != 10_000 || sum.NotStored != 10_000 {
+			if sum.Error != "interrupted by "+job.SignalName(s) || sum.Read != 10_000 || sum.NotStored != 10_000 {
 				t.Errorf("%+v", sum)
 			}
-			x.mention(r, signalName(s)+": no more is read or sent")
+			x.mention(r, job.SignalName(s)+": no more is read or sent")
 			if n := wire.Count(faultwire.Insert); n >= 10 {
 				t.Errorf("%d of 10 inserts were sent", n)
 			}
@@ -93,9 +95,9 @@ func TestLeftoversWithoutFile(t *testing.T) {
 // A third signal does not wait for anything.
 func TestInterruptedThrice(t *testing.T) {
 	signals, exited := make(chan os.Signal), make(chan int, 1)
-	var screen strings.Builder
+	var shown strings.Builder
 	p := &program{signals: signals, exit: func(code int) { exited <- code }}
-	ctx, stop, done := p.watch(context.Background(), newScreen(&screen, true))
+	ctx, stop, done := p.watch(context.Background(), screen.New("import", &shown))
 	signals <- os.Interrupt
 	<-ctx.Done()
 	signals <- os.Interrupt
@@ -105,8 +107,8 @@ func TestInterruptedThrice(t *testing.T) {
 		t.Errorf("code %d", code)
 	}
 	done()
-	if n := strings.Count(screen.String(), "\n"); n != 3 {
-		t.Errorf("%d lines:\n%s", n, screen.String())
+	if n := strings.Count(shown.String(), "\n"); n != 3 {
+		t.Errorf("%d lines:\n%s", n, shown.String())
 	}
 }
 

@@ -60,11 +60,12 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/pflag"
 	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/intact-go/intact/examples/internal/job"
+	"github.com/intact-go/intact/examples/internal/screen"
 )
 
 // Exit codes.
@@ -76,15 +77,7 @@ const (
 )
 
 func main() {
-	// With SIGPIPE a reader of the output that goes away, as in import … | head, would kill the import half-way.
-	signal.Ignore(syscall.SIGPIPE)
-	signals := make(chan os.Signal, 1)
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(s) { // nohup has SIGHUP ignored
-			signal.Notify(signals, s)
-		}
-	}
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals, exit: os.Exit}
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: job.Signals(), exit: os.Exit}
 	os.Exit(p.run(context.Background(), os.Args[1:]))
 }
 
@@ -102,23 +95,25 @@ type program struct {
 // run does what the arguments say and returns the exit code. It leaves no goroutine, except one that waits for the
 // standard input if it was interrupted there.
 func (p *program) run(ctx context.Context, args []string) int {
-	show := newScreen(p.stderr, false)
+	show := screen.New("import", p.stderr)
 	if len(args) == 0 {
 		ctx, stop, done := p.watch(ctx, show)
 		defer done()
 		return p.demo(ctx, stop, show)
 	}
 	o, err := parse(args, p.env, p.stdout)
-	var misused *usageError
+	var misused *job.UsageError
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		return exitStored
 	case errors.As(err, &misused):
-		show.say("import: %s", err.Error())
-		show.say("import --help shows how it is used")
+		show.Say("import: %s", err.Error())
+		show.Say("import --help shows how it is used")
 		return exitUsage
 	}
-	show.silent = o.quiet
+	if o.quiet {
+		show.Silence()
+	}
 	ctx, stop, done := p.watch(ctx, show)
 	defer done()
 	if o.recover {
@@ -129,53 +124,23 @@ func (p *program) run(ctx context.Context, args []string) int {
 	return s.code()
 }
 
-// interrupted is the cause of a context that a signal has ended.
-type interrupted struct{ signal os.Signal }
-
-func (e *interrupted) Error() string { return "interrupted by " + signalName(e.signal) }
-
-func signalName(s os.Signal) string {
-	switch s {
-	case os.Interrupt:
-		return "SIGINT"
-	case syscall.SIGTERM:
-		return "SIGTERM"
-	case syscall.SIGHUP:
-		return "SIGHUP"
-	}
-	return s.String()
-}
-
 // watch waits for signals: the first ends the context, the second closes stop, the third ends the process. The caller
 // calls done when none of this matters any more.
-func (p *program) watch(ctx context.Context, show *screen) (_ context.Context, stop <-chan struct{}, done func()) {
+func (p *program) watch(ctx context.Context, show *screen.Screen) (_ context.Context, stop <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stopped, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for count := 1; ; count++ {
-			select {
-			case s := <-p.signals:
-				switch count {
-				case 1:
-					show.interrupt("import: %s: no more is read or sent, and what was stored is deleted again (once more to leave that undone)", signalName(s))
-					cancel(&interrupted{s})
-				case 2:
-					show.interrupt("import: %s again: the rollback ends, and what may be left is listed (once more to leave at once)", signalName(s))
-					close(stopped)
-				default:
-					show.interrupt("import: %s again: documents of this import may be left", signalName(s))
-					p.exit(exitIncomplete)
-					return
-				}
-			case <-over:
-				return
-			}
-		}
-	}()
+	stopped := make(chan struct{})
+	over := job.Watch(p.signals, func(s os.Signal) {
+		show.Interrupt("import: %s: no more is read or sent, and what was stored is deleted again (once more to leave that undone)", job.SignalName(s))
+		cancel(&job.Interrupted{Signal: s})
+	}, func(s os.Signal) {
+		show.Interrupt("import: %s again: the rollback ends, and what may be left is listed (once more to leave at once)", job.SignalName(s))
+		close(stopped)
+	}, func(s os.Signal) {
+		show.Interrupt("import: %s again: documents of this import may be left", job.SignalName(s))
+		p.exit(exitIncomplete)
+	})
 	return ctx, stopped, func() {
-		close(over)
-		<-ended
+		over()
 		cancel(nil)
 	}
 }

@@ -16,7 +16,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/term"
 
+	"github.com/intact-go/intact/batch"
+	"github.com/intact-go/intact/examples/internal/job"
 	"github.com/intact-go/intact/examples/internal/records"
+	"github.com/intact-go/intact/examples/internal/screen"
 )
 
 // memory is how many bytes of documents are held in memory before they go to a temporary file, unless the program says
@@ -29,22 +32,23 @@ type input struct {
 	read     int       // records, good or bad
 	problems []problem // in the order of the files
 	stopped  bool      // something could not be read to its end
-	checker  *checker
-	thorough bool // all documents are checked by package batch, not only those that leave the memory
+	checker  *job.Checker
+	files    []string // their order
+	thorough bool     // all documents are checked by package batch, not only those that leave the memory
 }
 
 // read reads and checks all files. Records that are not fit are problems of the input; an error is one of the files
 // themselves, or the end of the context. The input has to be closed in any case.
-func (p *program) read(ctx context.Context, o *options, show *screen) (*input, error) {
-	in := &input{stock: stock{limit: p.memory}, thorough: o.dryRun}
+func (p *program) read(ctx context.Context, o *options, show *screen.Screen) (*input, error) {
+	in := &input{stock: stock{limit: p.memory}, thorough: o.dryRun, files: o.files}
 	if in.limit == 0 {
 		in.limit = memory
 	}
 	var err error
-	if in.checker, err = newChecker(o); err != nil {
+	if in.checker, err = job.NewChecker(o.database, o.collection, batch.Config{StampField: o.stampField}, o.numbering.Fields()...); err != nil {
 		return in, err
 	}
-	defer in.checker.close()
+	defer in.checker.Close()
 	sources := make([]*source, 0, len(o.files))
 	defer func() {
 		for _, s := range sources {
@@ -65,12 +69,12 @@ func (p *program) read(ctx context.Context, o *options, show *screen) (*input, e
 		}
 	}
 	if f, ok := p.stdin.(*os.File); ok && slices.Contains(o.files, standardInput) && term.IsTerminal(int(f.Fd())) {
-		show.note("import: reading documents from the keyboard, one a line, up to Ctrl-D")
+		show.Note("import: reading documents from the keyboard, one a line, up to Ctrl-D")
 	}
-	show.begin("reading", total, bytesUnit)
-	defer show.end()
+	show.Begin("reading", total, screen.Bytes)
+	defer show.End()
 	for i, s := range sources {
-		s.progress = func(n int) { show.add(n, in.read) }
+		s.progress = func(n int) { show.Add(n, in.read) }
 		if err := in.readOne(ctx, s, i, o); err != nil {
 			return in, err
 		}
@@ -142,11 +146,11 @@ func (in *input) flush() error {
 
 // check finds the documents in memory that package batch would refuse.
 func (in *input) check() error {
-	unfit, err := in.checker.unfit(in.documents)
+	unfit, err := job.Unfit(in.checker, in.documents)
 	place := func(i int) records.Position { return in.positions[i] }
 	for _, d := range unfit {
 		at := place(d.Index)
-		in.problems = append(in.problems, problem{Position: at, Text: reason(d, place), order: slices.Index(in.checker.o.files, at.File)})
+		in.problems = append(in.problems, problem{Position: at, Text: reason(d, place), order: slices.Index(in.files, at.File)})
 	}
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/intact-go/intact/examples/internal/job"
 )
 
 // small is so little memory that a temporary file is needed.
@@ -20,7 +22,7 @@ func TestMoreThanMemory(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	s := x.expect(x.runWith(&program{memory: small, stdin: strings.NewReader(ndjson(n, nil))}, "--json", "--sequence", "no=s"), exitStored, 0)
-	if s.Read != n || s.Stored != n || len(s.Numbers) != 1 || s.Numbers[0] != (numbers{Sequence: "s", First: 1, Last: n, Count: n}) {
+	if s.Read != n || s.Stored != n || len(s.Numbers) != 1 || s.Numbers[0] != (job.Numbers{Sequence: "s", First: 1, Last: n, Count: n}) {
 		t.Errorf("%+v", s)
 	}
 	numbers := make(map[string]bool)
@@ -33,16 +35,17 @@ func TestMoreThanMemory(t *testing.T) {
 		}
 	}
 	// Others that take numbers meanwhile leave gaps, of which the summary knows.
-	c := &counter{from: newCounter(x.db.Collection("counters"), sequence{name: "s", start: 1, step: 1}, nil).from, step: 1}
+	sequence := job.Sequence{Name: "s", Start: 1, Step: 1}
+	c := job.NewCounter(x.db.Collection("counters"), sequence, nil)
 	for i := range 3 {
 		if i == 2 {
-			newCounter(x.db.Collection("counters"), sequence{name: "s", start: 1, step: 1}, nil).Reserve(t.Context(), 10)
+			job.NewCounter(x.db.Collection("counters"), sequence, nil).Reserve(t.Context(), 10)
 		}
 		if _, err := c.Reserve(t.Context(), 5); err != nil {
 			t.Fatal(err)
 		}
-		if c.got.Gaps != (i == 2) || c.got.Count != 5*(i+1) || c.got.First != n+1 {
-			t.Errorf("%+v", c.got)
+		if c.Got.Gaps != (i == 2) || c.Got.Count != 5*(i+1) || c.Got.First != n+1 {
+			t.Errorf("%+v", c.Got)
 		}
 	}
 	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/intact-go/intact/examples/internal/job"
 	"github.com/intact-go/intact/examples/internal/records"
+	"github.com/intact-go/intact/examples/internal/screen"
 	"github.com/intact-go/intact/rollback"
 )
 
@@ -30,14 +31,14 @@ type summary struct {
 	Refused   int `json:"refused"`   // records that are not fit, or that the server did not take
 	NotStored int `json:"notStored"` // the others, because of those or of Error
 
-	Numbers      []numbers `json:"numbers,omitempty"`
-	Problems     []problem `json:"problems,omitempty"`
-	MoreProblems int       `json:"moreProblems,omitempty"`
-	Error        string    `json:"error,omitempty"`
-	Leftovers    int       `json:"leftovers,omitempty"`
-	LeftoverFile string    `json:"leftoverFile,omitempty"`
-	Warnings     []string  `json:"warnings,omitempty"`
-	Seconds      float64   `json:"seconds"`
+	Numbers      []job.Numbers `json:"numbers,omitempty"`
+	Problems     []problem     `json:"problems,omitempty"`
+	MoreProblems int           `json:"moreProblems,omitempty"`
+	Error        string        `json:"error,omitempty"`
+	Leftovers    int           `json:"leftovers,omitempty"`
+	LeftoverFile string        `json:"leftoverFile,omitempty"`
+	Warnings     []string      `json:"warnings,omitempty"`
+	Seconds      float64       `json:"seconds"`
 
 	start      time.Time
 	dryRun     bool
@@ -47,21 +48,11 @@ type summary struct {
 	unresolved bool // stored, but whether for good is not known yet
 	deleted    int64
 	problems   []problem
-	counters   []*counter
+	counters   []*job.Counter
 	cause      error // if it was no single record
 	incomplete error
 	left       []rollback.Leftover
 	warnings   []error
-}
-
-// numbers are those that a counter gave out.
-type numbers struct {
-	Sequence string `json:"sequence"`
-	First    int64  `json:"first"`
-	Last     int64  `json:"last"`
-	Count    int    `json:"count"`
-	Gaps     bool   `json:"gaps,omitempty"` // somebody else took numbers in between
-	dated    bool   // they begin with a date, so that separators would be in the way
 }
 
 // problem is a record that was refused.
@@ -108,24 +99,24 @@ func (s *summary) code() int {
 }
 
 // report writes everything that the user wants to know: problems to the screen, the summary to out.
-func (s *summary) report(out io.Writer, show *screen, o *options) {
+func (s *summary) report(out io.Writer, show *screen.Screen, o *options) {
 	s.complete(o)
 	for _, p := range s.Problems {
-		show.say("import: %s", p.String())
+		show.Say("import: %s", p.String())
 	}
 	if s.MoreProblems > 0 {
-		show.say("import: and %d more (--errors says how many are shown)", s.MoreProblems)
+		show.Say("import: and %d more (--errors says how many are shown)", s.MoreProblems)
 	}
-	var signal *interrupted
+	var signal *job.Interrupted
 	if s.Error != "" && !(errors.As(s.cause, &signal) && s.incomplete == nil) { // a signal was told when it came
-		show.say("import: %s", s.Error)
+		show.Say("import: %s", s.Error)
 	}
 	if s.stopped {
-		show.say("import: what follows there was not checked")
+		show.Say("import: what follows there was not checked")
 	}
 	s.listLeftovers(show, o)
 	for _, w := range s.Warnings {
-		show.say("import: warning: %s", w)
+		show.Say("import: warning: %s", w)
 	}
 	switch {
 	case o.json:
@@ -133,7 +124,7 @@ func (s *summary) report(out io.Writer, show *screen, o *options) {
 		encoded.SetEscapeHTML(false)
 		_ = encoded.Encode(s) // the exit code tells the same
 	case s.failed(): // also with --quiet
-		show.say("import: %s", s.text(show))
+		show.Say("import: %s", s.text(show))
 	case !o.quiet:
 		fmt.Fprintln(out, s.text(show))
 	}
@@ -150,49 +141,49 @@ func (s *summary) complete(o *options) {
 	shown := min(len(s.problems), o.errors)
 	s.Problems, s.MoreProblems = s.problems[:shown], len(s.problems)-shown
 	for _, c := range s.counters {
-		if c.got.Count > 0 {
-			s.Numbers = append(s.Numbers, c.got)
+		if c.Got.Count > 0 {
+			s.Numbers = append(s.Numbers, c.Got)
 		}
 	}
 	if s.cause != nil {
-		s.Error = clip(withoutURI(s.cause, o.uri).Error(), 500)
-		var signal *interrupted
+		s.Error = screen.Clip(screen.HideCredentials(s.cause, o.uri).Error(), 500)
+		var signal *job.Interrupted
 		if errors.As(s.cause, &signal) {
 			s.Error = signal.Error()
 		}
 	}
 	if s.incomplete != nil {
-		s.Error = strings.TrimPrefix(s.Error+"; ", "; ") + clip(withoutURI(s.incomplete, o.uri).Error(), 500)
+		s.Error = strings.TrimPrefix(s.Error+"; ", "; ") + screen.Clip(screen.HideCredentials(s.incomplete, o.uri).Error(), 500)
 	}
 	for _, w := range s.warnings {
-		s.Warnings = append(s.Warnings, clip(withoutURI(w, o.uri).Error(), 500))
+		s.Warnings = append(s.Warnings, screen.Clip(screen.HideCredentials(w, o.uri).Error(), 500))
 	}
 	s.Leftovers = len(s.left)
 }
 
 // text says in a line or two what is true of the data now.
-func (s *summary) text(show *screen) string {
-	n := show.numbers
+func (s *summary) text(show *screen.Screen) string {
+	n := show.Numbers
 	where := s.Database + "." + s.Collection
 	switch s.Result {
 	case "stored":
 		if s.Replayed {
-			return n.Sprintf("an earlier import with this --batch-id stored %d %s in %s; nothing was written now", s.Stored, plural(s.Stored, "document"), where)
+			return n.Sprintf("an earlier import with this --batch-id stored %d %s in %s; nothing was written now", s.Stored, screen.Plural(s.Stored, "document"), where)
 		}
-		text := n.Sprintf("stored %d %s in %s (%s)", s.Stored, plural(s.Stored, "document"), where, seconds(time.Since(s.start)))
+		text := n.Sprintf("stored %d %s in %s (%s)", s.Stored, screen.Plural(s.Stored, "document"), where, screen.Seconds(time.Since(s.start)))
 		for _, c := range s.Numbers {
-			text += ", " + c.text(show)
+			text += ", " + c.Text(show)
 		}
 		return text
 	case "checked":
-		return n.Sprintf("%d %s: all fit to be stored in %s; nothing was written", s.Read, plural(s.Read, "document"), where)
+		return n.Sprintf("%d %s: all fit to be stored in %s; nothing was written", s.Read, screen.Plural(s.Read, "document"), where)
 	}
 	text := n.Sprintf("read %d, refused %d, stored 0: ", s.Read, s.Refused)
 	switch {
 	case s.unresolved:
 		text = n.Sprintf("NOT KNOWN YET: read %d; all are in %s, but the journal did not answer. Run the same command again if it has a --batch-id, else --recover: either all stay or all go", s.Read, where)
 	case s.Result == "incomplete":
-		text = n.Sprintf("INCOMPLETE: read %d, refused %d; %d %s may be left in %s", s.Read, s.Refused, len(s.left), plural(len(s.left), "document"), where)
+		text = n.Sprintf("INCOMPLETE: read %d, refused %d; %d %s may be left in %s", s.Read, s.Refused, len(s.left), screen.Plural(len(s.left), "document"), where)
 	case s.dryRun:
 		return n.Sprintf("read %d, refused %d: NOT FIT to be stored; nothing was written", s.Read, s.Refused)
 	case !s.sent:
@@ -201,7 +192,7 @@ func (s *summary) text(show *screen) string {
 		text += n.Sprintf("NOT STORED, nothing of it is in %s (%d deleted again)", where, s.deleted)
 	}
 	for _, c := range s.Numbers {
-		text += fmt.Sprintf("; %s stay unused", c.text(show))
+		text += fmt.Sprintf("; %s stay unused", c.Text(show))
 	}
 	if s.numbered && len(s.Numbers) == 0 {
 		text += "; no number was used"
@@ -209,24 +200,8 @@ func (s *summary) text(show *screen) string {
 	return text
 }
 
-// text names the numbers.
-func (c numbers) text(show *screen) string {
-	write := show.numbers.Sprint
-	if c.dated {
-		write = fmt.Sprint
-	}
-	text := c.Sequence + " " + write(c.First)
-	if c.Count > 1 {
-		text += " … " + write(c.Last)
-	}
-	if c.Gaps {
-		text += " with gaps"
-	}
-	return text
-}
-
 // listLeftovers writes the ids of what may be left to a file, or to the screen if that does not work.
-func (s *summary) listLeftovers(show *screen, o *options) {
+func (s *summary) listLeftovers(show *screen.Screen, o *options) {
 	if len(s.left) == 0 {
 		return
 	}
@@ -244,51 +219,15 @@ func (s *summary) listLeftovers(show *screen, o *options) {
 		list.WriteByte('\n')
 	}
 	if err := os.WriteFile(name, []byte(list.String()), 0o600); err != nil {
-		show.say("import: the list of what may be left could not be written (%v), so here it is:", err)
-		show.say("%s", strings.TrimSuffix(list.String(), "\n"))
+		show.Say("import: the list of what may be left could not be written (%v), so here it is:", err)
+		show.Say("%s", strings.TrimSuffix(list.String(), "\n"))
 		return
 	}
 	s.LeftoverFile = name
-	show.say("import: the ids of what may be left are in %s; the batch is %s", name, s.Batch)
+	show.Say("import: the ids of what may be left are in %s; the batch is %s", name, s.Batch)
 	if o.journal != "" {
-		show.say("import: they are in the journal too: import --recover --journal %s deletes them", o.journal)
+		show.Say("import: they are in the journal too: import --recover --journal %s deletes them", o.journal)
 	}
-}
-
-// withoutURI keeps credentials out of messages: drivers quote connection strings.
-func withoutURI(err error, uri string) error {
-	_, rest, _ := strings.Cut(uri, "://")
-	credentials, _, ok := strings.Cut(rest, "@")
-	if !ok || !strings.Contains(err.Error(), credentials) && !strings.Contains(err.Error(), password(credentials)) {
-		return err
-	}
-	text := strings.ReplaceAll(err.Error(), credentials, "***")
-	return errors.New(strings.ReplaceAll(text, password(credentials), "***"))
-}
-
-func password(credentials string) string {
-	_, secret, ok := strings.Cut(credentials, ":")
-	if !ok || secret == "" {
-		return credentials
-	}
-	if plain, err := url.PathUnescape(secret); err == nil {
-		return plain
-	}
-	return secret
-}
-
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return noun
-	}
-	return noun + "s"
 }
 
 func pluralWas(n int64) string {
@@ -297,5 +236,3 @@ func pluralWas(n int64) string {
 	}
 	return "were"
 }
-
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

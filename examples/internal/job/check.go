@@ -1,55 +1,57 @@
-package main
+package job
 
 import (
 	"context"
 	"errors"
 	"net"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/intact-go/intact/batch"
 )
 
-// checker asks package batch whether documents are fit to be stored, without a server.
-type checker struct {
-	client *mongo.Client
-	coll   *mongo.Collection
-	o      *options
+// Checker asks package batch whether documents are fit to be stored, without a server.
+type Checker struct {
+	client   *mongo.Client
+	coll     *mongo.Collection
+	config   batch.Config
+	numbered []string
 }
 
-func newChecker(o *options) (*checker, error) {
+// NewChecker returns the checker of documents that a batch with this configuration would store in a collection and give
+// numbers in these fields. It has to be closed.
+func NewChecker(database, collection string, config batch.Config, numbered ...string) (*Checker, error) {
 	client, err := mongo.Connect(driver.Client().SetDialer(nowhere{}))
 	if err != nil {
 		return nil, err
 	}
-	return &checker{client: client, coll: client.Database(o.database).Collection(o.collection), o: o}, nil
+	coll := client.Database(database).Collection(collection)
+	return &Checker{client: client, coll: coll, config: config, numbered: numbered}, nil
 }
 
-func (c *checker) close() { disconnect(c.client) }
+// Close frees what the checker holds.
+func (c *Checker) Close() { Disconnect(c.client) }
 
-// unfit returns the documents that are not fit. An error is one of the whole: a name that makes no sense, for instance.
+// Unfit returns the documents that are not fit. An error is one of the whole: a name that makes no sense, for instance.
 //
 // Insert says when it has checked everything and nothing was sent yet; the context that ends then keeps it from sending.
-func (c *checker) unfit(documents []bson.Raw) ([]batch.DocumentError, error) {
+func Unfit[T any](c *Checker, documents []T) ([]batch.DocumentError, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	fit := false
-	inserter := batch.New(batch.Config{
-		StampField: c.o.stampField,
-		Observe: func(event batch.Event) {
-			if event.Kind == batch.Prepared {
-				fit = true
-				cancel()
-			}
-		},
-	})
-	part := batch.Into(c.coll, documents)
-	for _, q := range c.o.sequences {
-		part = part.Number(q.field, neverAsked{})
+	config := c.config
+	config.Observe = func(event batch.Event) {
+		if event.Kind == batch.Prepared {
+			fit = true
+			cancel()
+		}
 	}
-	_, err := inserter.Insert(ctx, part)
+	part := batch.Into(c.coll, documents)
+	for _, field := range c.numbered {
+		part = part.Number(field, neverAsked{})
+	}
+	_, err := batch.New(config).Insert(ctx, part)
 	var failed *batch.Error
 	switch {
 	case fit:
