@@ -1,6 +1,7 @@
 package storm
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -144,9 +145,9 @@ func (w *world) arm(f faultPlan) {
 	case faultOverloaded:
 		rule = on().Reply(faultwire.Overloaded(0))
 	case faultPartly:
-		rule = on().WriteErrors(faultwire.WriteError{Index: f.arg % 3, Code: 16500, Message: "busy", RetryAfter: time.Millisecond})
+		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 16500, Message: "busy", RetryAfter: time.Millisecond})
 	case faultRefused:
-		rule = on().WriteErrors(faultwire.WriteError{Index: f.arg % 3, Code: 121, Message: "Document failed validation"})
+		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 121, Message: "Document failed validation"})
 	case faultConcern:
 		rule = on().Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"})
 	case faultCount:
@@ -157,6 +158,26 @@ func (w *world) arm(f faultPlan) {
 		rule = on().Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized", Message: "not authorized"})
 	}
 	w.rules = append(w.rules, armed{f, rule})
+}
+
+// refuse has a statement refused, and refused again when the driver repeats the command: the server never sees the statement,
+// and takes those that it does see for the first ones, as which it knows them again.
+func (w *world) refuse(f faultPlan, on func() *faultwire.When, refusal faultwire.WriteError) *faultwire.Rule {
+	refused := make(map[string]bool) // protected by w.mu
+	w.wires[f.inserter].On(f.command.Where(func(r *faultwire.Request) bool {
+		if w.firstSending(r) {
+			return false
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return refused[sendingKey(r)]
+	})).WriteErrors(refusal)
+	remember := faultwire.Before(func(_ context.Context, r *faultwire.Request) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		refused[sendingKey(r)] = true
+	})
+	return on().Do(remember, faultwire.WriteErrors(refusal))
 }
 
 // impossibleIndex adds an error about a statement that was not sent.

@@ -126,17 +126,22 @@ func (w *world) onDelete(c faultwire.Change) {
 
 // firstSending reports whether the driver has not sent the command before.
 func (w *world) firstSending(r *faultwire.Request) bool {
-	number, numbered := r.TxnNumber()
-	if !numbered {
+	if _, numbered := r.TxnNumber(); !numbered {
 		return true
 	}
-	key := fmt.Sprint(r.Session(), number)
+	key := sendingKey(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sendings[key] == nil {
 		w.sendings[key] = r
 	}
 	return w.sendings[key] == r
+}
+
+// sendingKey is what a command has in common with its repetitions by the driver.
+func sendingKey(r *faultwire.Request) string {
+	number, _ := r.TxnNumber()
+	return fmt.Sprint(r.Session(), number)
 }
 
 // observe takes down the numbers that are stored.
