@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +10,10 @@ import (
 	"path/filepath"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/intact-go/intact/examples/import/data"
 	"github.com/intact-go/intact/examples/internal/job"
 	"github.com/intact-go/intact/examples/internal/screen"
-	"github.com/intact-go/intact/internal/localmongo"
 )
 
 const placesSource = `The data: %d places of the Nordic countries, from the GeoNames gazetteer
@@ -40,46 +36,29 @@ func (p *program) demonstrate(ctx context.Context, stop <-chan struct{}, show *s
 	say("import stores the documents of files in MongoDB, all or none. This shows how;\n--help lists the flags.\n")
 	say(placesSource, lines)
 
-	server, err := localmongo.Start(ctx, localmongo.Options{Log: p.stderr})
+	stage, err := job.NewStage(ctx, "import", p.stderr)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Close()) }()
+	defer func() { err = errors.Join(err, stage.Close(ctx)) }()
 	dir, err := os.MkdirTemp("", "intact-import-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	random := make([]byte, 3)
-	rand.Read(random) // never fails
-	d := &demo{program: p, stop: stop, show: show, say: say, dir: dir, uri: server.URI(), database: "demo_" + hex.EncodeToString(random)}
-	client, err := p.connect(ctx, &options{uri: d.uri})
-	if err != nil {
-		return err
-	}
-	defer job.Disconnect(client)
-	d.db = client.Database(d.database)
-	defer func() { // it may be somebody's server, named by MONGODB_URI
-		err = errors.Join(err, d.db.Drop(context.WithoutCancel(ctx)))
-	}()
-	if where := os.Getenv(localmongo.EnvURI); where != "" {
-		say("The server is the one that %s names; the database %s\nis dropped at the end.\n", localmongo.EnvURI, d.database)
-	} else {
-		say("The server is an embedded one, FerretDB on SQLite; it goes away at the end.\n")
-	}
+	say("%s\n", stage.About)
+	d := &demo{program: p, stop: stop, show: show, say: say, dir: dir, stage: stage}
 	return d.play(ctx, lines)
 }
 
 // demo is one performance.
 type demo struct {
 	*program
-	stop     <-chan struct{}
-	show     *screen.Screen
-	say      func(format string, args ...any)
-	dir      string
-	uri      string
-	database string
-	db       *mongo.Database
+	stop  <-chan struct{}
+	show  *screen.Screen
+	say   func(format string, args ...any)
+	dir   string
+	stage *job.Stage
 }
 
 // play shows four imports.
@@ -98,7 +77,7 @@ func (d *demo) play(ctx context.Context, lines int) error {
 	var there struct {
 		ID bson.ObjectID `bson:"_id"`
 	}
-	if err := d.db.Collection("places").FindOne(ctx, bson.D{{Key: "no", Value: middle}}).Decode(&there); err != nil {
+	if err := d.stage.Database.Collection("places").FindOne(ctx, bson.D{{Key: "no", Value: middle}}).Decode(&there); err != nil {
 		return err
 	}
 	d.say("2. The same file again, but line %d has the _id of a place that is there\n   already. Only the server can find that out, while the others are stored.", middle)
@@ -147,7 +126,7 @@ func (d *demo) run(ctx context.Context, name string, contents []byte, expected i
 		return err
 	}
 	d.say("   $ import --collection places --sequence no=places %s", name)
-	o, err := parse([]string{"--uri", d.uri, "--db", d.database, "--collection", "places", "--sequence", "no=places", name}, d.env, io.Discard)
+	o, err := parse([]string{"--uri", d.stage.URI, "--db", d.stage.Database.Name(), "--collection", "places", "--sequence", "no=places", name}, d.env, io.Discard)
 	if err != nil {
 		return err
 	}
@@ -165,14 +144,14 @@ func (d *demo) run(ctx context.Context, name string, contents []byte, expected i
 
 // look says what is in the collection and returns how many documents that are.
 func (d *demo) look(ctx context.Context) (int64, error) {
-	n, err := d.db.Collection("places").CountDocuments(ctx, bson.D{})
+	n, err := d.stage.Database.Collection("places").CountDocuments(ctx, bson.D{})
 	if err != nil {
 		return 0, err
 	}
 	var counter struct {
 		Seq int64 `bson:"seq"`
 	}
-	if err := d.db.Collection("counters").FindOne(ctx, bson.D{{Key: "_id", Value: "places"}}).Decode(&counter); err != nil {
+	if err := d.stage.Database.Collection("counters").FindOne(ctx, bson.D{{Key: "_id", Value: "places"}}).Decode(&counter); err != nil {
 		return 0, err
 	}
 	d.say("   There are %d places now; the last number given out is %d.\n", n, counter.Seq)

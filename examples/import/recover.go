@@ -18,7 +18,7 @@ func (p *program) recoverJournal(ctx context.Context, o *options, show *screen.S
 		return exitNotStored
 	}
 	defer job.Disconnect(client)
-	report, err := job.RecoverAll(ctx, client.Database(o.database).Collection(o.journal), rollback.Recovery{}, show)
+	report, err := job.RecoverAll(ctx, client.Database(o.database).Collection(o.journal), rollback.Recovery{}, "import", show)
 	if err != nil {
 		show.Say("import: the recovery is not complete, run it again: %s", screen.Clip(screen.HideCredentials(err, o.uri).Error(), 1000))
 		return exitIncomplete
@@ -33,7 +33,7 @@ func (p *program) recoverJournal(ctx context.Context, o *options, show *screen.S
 // recoverEarlier finishes what earlier imports with the same journal have left. What cannot be finished now does not
 // keep this import from running; its record stays.
 func recoverEarlier(ctx context.Context, journal *mongo.Collection, show *screen.Screen) {
-	report, err := job.RecoverAll(ctx, journal, rollback.Recovery{}, show)
+	report, err := job.RecoverAll(ctx, journal, rollback.Recovery{}, "import", show)
 	if report.Deleted > 0 {
 		show.Note("import: deleted %d documents of imports that were killed", report.Deleted)
 	}

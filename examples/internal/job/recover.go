@@ -13,8 +13,9 @@ import (
 	"github.com/intact-go/intact/rollback"
 )
 
-// RecoverAll makes one pass over the journal, and says how long it can take if there is something to do.
-func RecoverAll(ctx context.Context, journal *mongo.Collection, recovery rollback.Recovery, show *screen.Screen) (rollback.RecoveryReport, error) {
+// RecoverAll makes one pass over the journal of what people call imports or copies, and says how long it can take if there
+// is something to do.
+func RecoverAll(ctx context.Context, journal *mongo.Collection, recovery rollback.Recovery, noun string, show *screen.Screen) (rollback.RecoveryReport, error) {
 	list, err := rollback.List(ctx, journal)
 	if err != nil {
 		return rollback.RecoveryReport{}, fmt.Errorf("the journal cannot be read: %w", err)
@@ -28,7 +29,7 @@ func RecoverAll(ctx context.Context, journal *mongo.Collection, recovery rollbac
 	}
 	if unfinished > 0 {
 		show.Note("%s: %d other %s did not end; looking for up to %s whether somebody works on them",
-			show.Program, unfinished, screen.Plural(unfinished, show.Program), wait)
+			show.Program, unfinished, screen.Plural(unfinished, noun), wait)
 	}
 	return rollback.Recover(ctx, journal, recovery)
 }
