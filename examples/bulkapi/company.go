@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"regexp"
 	"strings"
@@ -185,6 +186,10 @@ func malformed(body []byte, err error) *problem {
 	var syntax *jsontext.SyntacticError
 	var shape *json.SemanticError
 	switch {
+	case len(bytes.TrimSpace(body)) == 0:
+		reason = "the body is empty"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		reason = "the text ends too early"
 	case errors.Is(err, jsontext.ErrDuplicateName) && errors.As(err, &syntax):
 		offset, pointer = int(syntax.ByteOffset), syntax.JSONPointer
 		reason = fmt.Sprintf("the name %q stands twice in the same object", clip(pointer.LastToken()))
@@ -192,10 +197,6 @@ func malformed(body []byte, err error) *problem {
 		offset, pointer, reason = int(syntax.ByteOffset), syntax.JSONPointer, syntax.Err.Error()
 	case errors.As(err, &shape):
 		offset, pointer = int(shape.ByteOffset), shape.JSONPointer
-	case len(bytes.TrimSpace(body)) == 0:
-		reason = "the body is empty"
-	default:
-		reason = "the text ends too early"
 	}
 	before := body[:min(offset, len(body))]
 	line := bytes.Count(before, []byte("\n")) + 1

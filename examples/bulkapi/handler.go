@@ -91,6 +91,9 @@ func (s *service) answer(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		s.log.Info("a request is cut off: what is stored of it will be deleted", "batch", key, "cause", context.Cause(ctx))
+	})()
 	result, err := s.create(ctx, key, request.companies)
 	if err != nil {
 		return key, nil, false, s.explain(ctx, request, err)
