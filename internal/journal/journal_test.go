@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 
 	"github.com/intact-go/intact/internal/faultwire"
 	"github.com/intact-go/intact/internal/journal"
@@ -309,6 +311,32 @@ func TestPatience(t *testing.T) {
 			if took := time.Since(began); err == nil || took > limits().Patience+time.Second {
 				t.Errorf("%s took %s: %v", name, took, err)
 			}
+		}
+	})
+}
+
+// TestSlowRoundTripIsMeasuredAgain: the driver sends nothing that has less time than the round trip that it last measured.
+// Once the server is quick again, a journal that is as patient as the default hears from it, however short its commands.
+func TestSlowRoundTripIsMeasuredAgain(t *testing.T) {
+	inBubble(t, func(f *fixture) {
+		t := f.T
+		f.create("record")
+		var roundTrip atomic.Int64
+		f.wire.On(faultwire.Hello).Before(func(context.Context, *faultwire.Request) { time.Sleep(time.Duration(roundTrip.Load())) })
+		roundTrip.Store(int64(2 * time.Second))
+		f.wire.Cut()            // the driver forgets what it has measured
+		time.Sleep(time.Minute) // and measures
+		roundTrip.Store(int64(5 * time.Millisecond))
+
+		hasty := limits()
+		hasty.Command, hasty.Patience = time.Second, 30*time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), hasty.Command)
+		defer cancel()
+		if err := f.coll.FindOne(ctx, bson.D{}).Err(); !errors.Is(err, driver.ErrDeadlineWouldBeExceeded) {
+			t.Fatalf("reading with too little time for the round trip that was measured: %v", err)
+		}
+		if _, found, err := journal.New(f.coll, hasty).Get(t.Context(), "record"); err != nil || !found {
+			t.Errorf("reading the record: found %t, %v", found, err)
 		}
 	})
 }
