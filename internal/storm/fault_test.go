@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -47,6 +48,7 @@ const (
 	faultRefused      // some documents refused for good
 	faultConcern      // run, but not as durably as asked
 	faultCount        // run, with a count that does not add up
+	faultShort        // some documents are not stored, and all that tells is the count
 	faultIndex        // run, with an error about a document that was not sent
 	faultUnauthorized // not run, and never will be
 	faultKinds
@@ -55,7 +57,7 @@ const (
 var faultNames = [...]string{
 	"request lost", "reply lost", "connection cut", "reply cut", "request late", "reply late", "request held", "reply held",
 	"server away", "not primary", "interrupted", "throttled", "overloaded", "partly throttled", "partly refused",
-	"write concern not met", "wrong count", "impossible index", "unauthorized",
+	"write concern not met", "wrong count", "short count", "impossible index", "unauthorized",
 }
 
 func (k faultKind) String() string { return faultNames[k] }
@@ -77,11 +79,11 @@ func drawFault(r *rand.Rand, inserters int) faultPlan {
 		f.times = 1 + r.IntN(4)
 	}
 	switch f.kind {
-	case faultHold, faultHoldReply, faultPartly, faultRefused, faultIndex, faultCount, faultConcern:
+	case faultHold, faultHoldReply, faultPartly, faultRefused, faultIndex, faultCount, faultShort, faultConcern:
 		if f.command != faultwire.Insert && f.command != faultwire.Delete {
 			f.command = faultwire.Insert // what they do is about writes
 		}
-		if f.kind == faultHold || f.kind == faultRefused {
+		if f.kind == faultHold || f.kind == faultRefused || f.kind == faultShort {
 			f.command = faultwire.Insert
 		}
 	}
@@ -93,7 +95,7 @@ func (w *world) arm(f faultPlan) {
 	wire := w.wires[f.inserter]
 	on := func() *faultwire.When {
 		return wire.On(f.command.Where(func(r *faultwire.Request) bool {
-			if f.kind == faultPartly || f.kind == faultRefused {
+			if f.kind == faultPartly || f.kind == faultRefused || f.kind == faultShort {
 				// A server answers the driver's repetition from its history; it does not refuse what it has stored.
 				return r.Collection != journalName && w.firstSending(r)
 			}
@@ -152,6 +154,8 @@ func (w *world) arm(f faultPlan) {
 		rule = on().Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"})
 	case faultCount:
 		rule = on().Lie(faultwire.Set("n", int32(f.arg%7)))
+	case faultShort:
+		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 1}, faultwire.Lie(faultwire.Edit(withoutErrors)))
 	case faultIndex:
 		rule = on().Lie(faultwire.Edit(func(_ *faultwire.Request, reply bson.Raw) bson.Raw { return impossibleIndex(reply, f.arg) }))
 	case faultUnauthorized:
@@ -162,7 +166,8 @@ func (w *world) arm(f faultPlan) {
 
 // refuse has a statement refused, and refused again when the driver repeats the command: the server never sees the statement,
 // and takes those that it does see for the first ones, as which it knows them again.
-func (w *world) refuse(f faultPlan, on func() *faultwire.When, refusal faultwire.WriteError) *faultwire.Rule {
+func (w *world) refuse(f faultPlan, on func() *faultwire.When, refusal faultwire.WriteError, then ...faultwire.Fault) *faultwire.Rule {
+	faults := append([]faultwire.Fault{faultwire.WriteErrors(refusal)}, then...)
 	refused := make(map[string]bool) // protected by w.mu
 	w.wires[f.inserter].On(f.command.Where(func(r *faultwire.Request) bool {
 		if w.firstSending(r) {
@@ -171,13 +176,27 @@ func (w *world) refuse(f faultPlan, on func() *faultwire.When, refusal faultwire
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return refused[sendingKey(r)]
-	})).WriteErrors(refusal)
+	})).Do(faults...)
 	remember := faultwire.Before(func(_ context.Context, r *faultwire.Request) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		refused[sendingKey(r)] = true
 	})
-	return on().Do(remember, faultwire.WriteErrors(refusal))
+	return on().Do(append(faults, remember)...)
+}
+
+// withoutErrors leaves the count alone to tell that statements were refused.
+func withoutErrors(_ *faultwire.Request, reply bson.Raw) bson.Raw {
+	var document bson.D
+	if bson.Unmarshal(reply, &document) != nil {
+		return reply
+	}
+	document = slices.DeleteFunc(document, func(e bson.E) bool { return e.Key == "writeErrors" })
+	changed, err := bson.Marshal(document)
+	if err != nil {
+		return reply
+	}
+	return changed
 }
 
 // impossibleIndex adds an error about a statement that was not sent.

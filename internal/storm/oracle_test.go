@@ -148,6 +148,8 @@ func (w *world) checkBatch(ctx context.Context, o outcome, all map[int]map[strin
 			problem("crash", "after recovery %d documents are there and %s are not", len(stored), strings.Join(missing, ", "))
 		}
 		w.checkResolution(ctx, o, failed, len(stored) > 0, &problems)
+	case !failed.RolledBack() && w.plan.kind() && !errors.Is(o.err, rollback.ErrUnproven):
+		problem("cancelling", "nothing goes wrong, and still the rollback is incomplete")
 	case failed.RolledBack() || o.batch.journal:
 		// An incomplete one with a journal has been finished by recovery.
 		if len(stored) > 0 {

@@ -88,8 +88,10 @@ type foreignOp struct {
 
 // eventPlan is something that happens to the server, when so many commands have been seen.
 type eventPlan struct {
-	kind  eventKind
-	after int
+	kind     eventKind
+	after    int
+	inserter int // of a partition
+	length   int // of a lag, in commands; of a partition, in milliseconds
 }
 
 type eventKind int
@@ -98,10 +100,14 @@ const (
 	eventStepDown eventKind = iota
 	eventFailover
 	eventRestart
+	eventLag       // the other members fall behind, and what only the primary has is lost
+	eventPartition // an inserter reaches nobody for longer than its lease
 	eventKinds
 )
 
-func (k eventKind) String() string { return [...]string{"step-down", "failover", "restart"}[k] }
+func (k eventKind) String() string {
+	return [...]string{"step-down", "failover", "restart", "lag", "partition"}[k]
+}
 
 // makePlan draws a plan.
 func makePlan(seed uint64) plan {
@@ -139,7 +145,15 @@ func makePlan(seed uint64) plan {
 	}
 	p.faults = plausible(p.faults)
 	if p.replicaSet && r.IntN(6) == 0 {
-		p.events = append(p.events, eventPlan{eventKind(r.IntN(int(eventKinds))), 3 + r.IntN(20)})
+		p.events = append(p.events, eventPlan{
+			kind: eventKind(r.IntN(int(eventKinds))), after: 3 + r.IntN(20),
+			inserter: r.IntN(len(p.inserters)), length: 1 + r.IntN(5),
+		})
+	}
+	for _, e := range p.events {
+		if e.kind == eventPartition { // somebody has to notice
+			p.recoverers = max(p.recoverers, 1)
+		}
 	}
 	return p
 }
@@ -218,6 +232,16 @@ func (p plan) settles() bool {
 	return false
 }
 
+// kind reports whether nothing goes wrong on the wire or in the server.
+func (p plan) kind() bool {
+	for _, in := range p.inserters {
+		if in.dies > 0 {
+			return false
+		}
+	}
+	return len(p.faults) == 0 && len(p.events) == 0
+}
+
 func (p plan) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "seed %d: replica set %v, retryable writes %v, duplicates %d, unique %v, recoverers %d\n", p.seed, p.replicaSet, p.retryWrites, p.duplicates, p.unique, p.recoverers)
@@ -238,7 +262,7 @@ func (p plan) String() string {
 		fmt.Fprintf(&s, "  fault %s\n", f)
 	}
 	for _, e := range p.events {
-		fmt.Fprintf(&s, "  event %s after %d commands\n", e.kind, e.after)
+		fmt.Fprintf(&s, "  event %s after %d commands, of inserter %d, length %d\n", e.kind, e.after, e.inserter, e.length)
 	}
 	return s.String()
 }

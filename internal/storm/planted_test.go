@@ -26,12 +26,8 @@ type bug struct {
 // bugs are mistakes that are easily made in a library like this one; several were made in others.
 var bugs = []bug{
 	{
-		"inserts that run are cancelled when another fails", "batch/send.go",
-		"mongo.NewSessionContext(context.WithoutCancel(s.going), s.session)", "mongo.NewSessionContext(s.going, s.session)",
-	},
-	{
 		"claimed ids are deleted without the stamp", "rollback/plan.go",
-		"filter: append(filter, proof...),", "filter: filter,",
+		"filter: append(filter, proof...),", "filter: append(filter, proof[:0]...),",
 	},
 	{
 		"a lost answer counts as a refusal", "internal/outcome/outcome.go",
@@ -46,9 +42,8 @@ var bugs = []bug{
 		"if retry.Sleep(ctx, u.policy.Settle) != nil {", "if retry.Sleep(ctx, u.policy.Settle/1000) != nil {",
 	},
 	{
-		"the state is changed without comparing the version", "internal/journal/journal.go",
-		`return append(byID(from.ID), bson.E{Key: "attempt", Value: from.Attempt}, bson.E{Key: "version", Value: from.Version})`,
-		`return append(byID(from.ID), bson.E{Key: "attempt", Value: from.Attempt})`,
+		"the state is changed without comparing", "internal/journal/journal.go",
+		`filter := append(unchanged(from), bson.E{Key: "state", Value: string(from.State)})`, "filter := byID(from.ID)",
 	},
 	{
 		"the batch is committed without the journal", "batch/batch.go",
@@ -68,7 +63,7 @@ var bugs = []bug{
 	},
 	{
 		"an _id that the batch claims twice counts as stored", "batch/send.go",
-		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] {",
+		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] && len(twins) >= 0 {",
 	},
 	{
 		"a write concern that was not met counts as success", "internal/outcome/outcome.go",
@@ -79,16 +74,12 @@ var bugs = []bug{
 		"		if inserted != int64(n) {", "		if inserted < 0 {",
 	},
 	{
-		"the rollback runs on the caller's context", "rollback/rollback.go",
-		"mongo.NewSessionContext(context.WithoutCancel(ctx), nil)", "mongo.NewSessionContext(ctx, nil)",
-	},
-	{
 		"a delete is not repeated", "rollback/undo.go",
 		"		if final {\n			return err\n		}", "		if final || err != nil {\n			return nil\n		}",
 	},
 	{
 		"claimed ids are not journaled", "batch/journal.go",
-		"		if err := s.ledger.journal.AddPage(ctx, page); err != nil {", "		if err := ctx.Err(); err != nil {",
+		"		if err := s.ledger.journal.AddPage(ctx, page); err != nil {", "		if err := ctx.Err(); err != nil && page.Target < 0 {",
 	},
 }
 

@@ -89,6 +89,9 @@ func kindOf(o outcome) string {
 
 // travelledLong reports whether an insert took longer than a part of the settle time from where the schedule let it go.
 func (w *world) travelledLong() bool {
+	if w.slow.Load() {
+		return true
+	}
 	for _, wire := range w.wires {
 		for _, e := range wire.Events(faultwire.Insert) {
 			if e.Fault == "" && e.Forwarded.At-e.Seen.At > settle/2 || e.Answered.Happened() && e.Answered.At-e.Forwarded.At > settle/2 {

@@ -45,6 +45,7 @@ type world struct {
 	rules []armed
 	late  []*faultwire.Rule
 	seen  atomic.Int64 // commands
+	slow  atomic.Bool  // a late write was let go too late
 
 	bystanders *bystanders
 
@@ -115,13 +116,21 @@ func newWorld(p plan) (*world, error) {
 	return w, nil
 }
 
-// onDelete lets late writes go while a rollback has begun to delete, where only the settle time protects.
+// onDelete lets late writes go when a rollback has begun to delete, where only the settle time protects: a while later, so
+// that a rollback that does not wait has ended by then.
 func (w *world) onDelete(c faultwire.Change) {
-	if c.Stage == faultwire.Given && c.Event.Name == faultwire.Delete && w.plan.settles() {
+	if c.Stage != faultwire.Given || c.Event.Name != faultwire.Delete || !w.plan.settles() || len(w.late) == 0 {
+		return
+	}
+	began := time.Now()
+	time.AfterFunc(settle/8, func() {
 		for _, rule := range w.late {
 			rule.Release()
 		}
-	}
+		if time.Since(began) > settle/3 {
+			w.slow.Store(true)
+		}
+	})
 }
 
 // firstSending reports whether the driver has not sent the command before.
@@ -228,10 +237,14 @@ func (w *world) run(ctx context.Context) {
 }
 
 // waitSeen waits until so many commands were seen, or everything has been inserted.
-func (w *world) waitSeen(n int64) {
+func (w *world) waitSeen(n int64) { w.waitSeenFor(n, time.Hour) }
+
+// waitSeenFor waits for commands no longer than that.
+func (w *world) waitSeenFor(n int64, most time.Duration) {
+	began := time.Now()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	for w.seen.Load() < n {
+	for w.seen.Load() < n && time.Since(began) < most {
 		select {
 		case <-w.over:
 			return
@@ -251,6 +264,28 @@ func (w *world) happen(event eventPlan) {
 		_, _ = w.server.Failover()
 	case eventRestart:
 		w.server.Restart()
+	case eventLag:
+		if w.server.HoldReplication() != nil {
+			return
+		}
+		w.waitSeenFor(w.seen.Load()+int64(event.length), 2*commandTimeout)
+		_, _ = w.server.Failover()
+		_ = w.server.ReleaseReplication()
+	case eventPartition:
+		wire := w.wires[min(event.inserter, len(w.wires)-1)]
+		wire.Down()
+		w.pause(lease + lease/2)
+		wire.Up()
+	}
+}
+
+// pause waits, or until everything has been inserted.
+func (w *world) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.over:
 	}
 }
 
