@@ -167,7 +167,7 @@ func misfit(err error, found func(field, reason string)) {
 		found("", "cannot be read")
 		return
 	}
-	field := at.JSONPointer.LastToken()
+	field := clip(at.JSONPointer.LastToken())
 	switch {
 	case errors.Is(err, json.ErrUnknownName):
 		found(field, "is no field of a company that can be given")

@@ -206,9 +206,9 @@ func TestDuplicates(t *testing.T) {
 	s.expectStored(s.post("", list("OLD-1", "OLD-2")), 2)
 	p := s.expect(s.post("k", list("N-0", "OLD-2", "N-2", "N-0", "OLD-1", "N-5", "N-0", "OLD-1")), http.StatusConflict, "duplicate")
 	want := []failure{
-		{1, "/1/registration", "registration OLD-2 belongs to a company that is stored already"},
+		{1, "/1/registration", "registration OLD-2 is taken"},
 		{3, "/3/registration", "registration N-0 is also that of /0"},
-		{4, "/4/registration", "registration OLD-1 belongs to a company that is stored already"},
+		{4, "/4/registration", "registration OLD-1 is taken"},
 		{6, "/6/registration", "registration N-0 is also that of /0"},
 		{7, "/7/registration", "registration OLD-1 is also that of /4"},
 	}

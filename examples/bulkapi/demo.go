@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -17,47 +17,36 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// patience is how long the demonstration waits for what should happen soon.
-const patience = 30 * time.Second
+const (
+	// patience is how long the demonstration waits for what should happen soon.
+	patience = 30 * time.Second
+	// hangUps is how often it hangs up, should the batch have been faster.
+	hangUps = 5
+)
 
-// demo makes calls as a client would. The error says what was not as it should be.
+// demo makes calls as a client would, until a signal. The error says what was not as it should be.
 func (p *program) demo(ctx context.Context, url string, s *service) error {
-	d := &demo{Writer: p.stdout, url: url, service: s}
-	// It may be somebody's database: names and keys are of this run.
-	d.run = bson.NewObjectID().Hex()
-	before, err := d.count(ctx)
-	if err != nil {
-		return err
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-p.signals:
+			cancel(errors.New("the demonstration was interrupted"))
+		case <-ctx.Done():
+		}
+	}()
+	defer func() {
+		cancel(nil)
+		<-watched
+	}()
+	// It may be somebody's database: names and keys are of this run alone.
+	d := &demo{Writer: p.stdout, service: s, url: url, run: rand.Text()[:6]}
+	err := d.play(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	fmt.Fprintf(d, "bulkapi creates companies over HTTP, all of a request or none.\n\n")
-	good := fmt.Sprintf(`[{"name":"Kahvila Aalto","registration":"FI-%[1]s"},{"name":"Bokhandel Bergman","registration":"SE-%[1]s","employees":12}]`, d.tag())
-
-	d.say("1. Two companies are created, and get numbers.")
-	first, err := d.call(ctx, "first-"+d.run, good, http.StatusCreated)
-	if err != nil {
-		return err
-	}
-	d.say("2. The same again, as after an answer that got lost: nothing is stored twice, the answer is the same.")
-	again, err := d.call(ctx, "first-"+d.run, good, http.StatusCreated)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(first, again) {
-		return errors.New("the same key had another answer")
-	}
-	d.say("3. Three companies, of which the last has a registration that is taken: none is stored.")
-	bad := fmt.Sprintf(`{"requests":[{"company":{"name":"Anna","registration":"A-%[1]s"}},{"company":{"name":"Bo","registration":"B-%[1]s"}},{"company":{"name":"Aalto again","registration":"FI-%[1]s"}}]}`, d.tag())
-	if _, err := d.call(ctx, "second-"+d.run, bad, http.StatusConflict); err != nil {
-		return err
-	}
-	if err := d.expect(ctx, before+2); err != nil {
-		return err
-	}
-	d.say("4. A client that hangs up while its companies are being stored: they are deleted again.")
-	if err := d.hangUp(ctx); err != nil {
-		return err
-	}
-	return d.expect(ctx, before+2)
+	return err
 }
 
 // demo is one performance.
@@ -67,12 +56,50 @@ type demo struct {
 	url, run string
 }
 
-// tag makes registrations unique.
-func (d *demo) tag() string { return strings.ToUpper(d.run[14:]) }
+func (d *demo) play(ctx context.Context) error {
+	before, err := d.count(ctx)
+	if err != nil {
+		return err
+	}
+	d.say("bulkapi creates companies over HTTP, all of a request or none.\n\n")
 
-// call posts a body, shows the answer, and returns its body.
+	d.say("1. Two companies are created, and get numbers.\n\n")
+	good := fmt.Sprintf("[{\"name\":\"Kahvila Aalto\",\"registration\":\"FI-%[1]s\"},\n {\"name\":\"Bokhandel Berg\",\"registration\":\"SE-%[1]s\",\"employees\":12}]", d.run)
+	first, err := d.call(ctx, "first", good, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	d.show(first)
+
+	d.say("2. The same again, as after an answer that got lost: nothing is stored twice.\n\n")
+	again, err := d.call(ctx, "first", good, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(first, again) {
+		return errors.New("the same key had another answer")
+	}
+	d.say("   … and the same body, byte for byte.\n\n")
+
+	d.say("3. Three companies, of which the last has a registration that is taken: none\n   is stored.\n\n")
+	bad := fmt.Sprintf("{\"requests\":[\n {\"company\":{\"name\":\"Anna\",\"registration\":\"A-%[1]s\"}},\n {\"company\":{\"name\":\"Bo\",\"registration\":\"B-%[1]s\"}},\n {\"company\":{\"name\":\"Aalto again\",\"registration\":\"FI-%[1]s\"}}]}", d.run)
+	refused, err := d.call(ctx, "second", bad, http.StatusConflict)
+	if err != nil {
+		return err
+	}
+	d.show(refused)
+	if err := d.expect(ctx, before+2); err != nil {
+		return err
+	}
+
+	d.say("4. A client sends %d companies and hangs up while they are being stored: they\n   are deleted again.\n\n", d.maxDocuments)
+	return d.hangUp(ctx, before+2)
+}
+
+// call posts a body, shows the answer's head, and returns its body.
 func (d *demo) call(ctx context.Context, key, body string, expected int) ([]byte, error) {
-	d.say("$ curl -i %s/companies:batchCreate -H 'Content-Type: application/json' -H 'Idempotency-Key: %s' -d '%s'", d.url, key, body)
+	key += "-" + d.run
+	d.say("   $ curl -i %s/companies:batchCreate \\\n       -H 'Content-Type: application/json' -H '%s: %s' \\\n       -d '%s'\n", d.url, keyHeader, key, strings.ReplaceAll(body, "\n", "\n         "))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/companies:batchCreate", strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -88,57 +115,69 @@ func (d *demo) call(ctx context.Context, key, body string, expected int) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(d, "   HTTP/1.1 %s\n", response.Status)
+	d.say("   %s %s\n", response.Proto, response.Status)
 	for _, name := range []string{"Content-Type", keyHeader, replayedHeader, "Retry-After"} {
 		if value := response.Header.Get(name); value != "" {
-			fmt.Fprintf(d, "   %s: %s\n", name, value)
+			d.say("   %s: %s\n", name, value)
 		}
 	}
-	indented := jsontext.Value(bytes.Clone(answer))
-	if err := indented.Indent(jsontext.WithIndent("  ")); err != nil {
-		return nil, err
-	}
-	fmt.Fprintln(d)
-	for line := range strings.Lines(string(indented)) {
-		d.say("%s", strings.TrimRight(line, "\n"))
-	}
-	fmt.Fprintln(d)
+	d.say("\n")
 	if response.StatusCode != expected {
-		return nil, fmt.Errorf("the status is %d, not %d", response.StatusCode, expected)
+		return nil, fmt.Errorf("the status is %d instead of %d: %s", response.StatusCode, expected, answer)
 	}
 	return answer, nil
 }
 
-// hangUp sends a large request and closes the connection when the journal shows it at work.
-func (d *demo) hangUp(ctx context.Context) error {
+// hangUp sends a large request and closes the connection when the journal shows it at work. There have to be n companies
+// afterwards.
+func (d *demo) hangUp(ctx context.Context, n int64) error {
+	for attempt := range hangUps {
+		key := fmt.Sprintf("third-%s-%d", d.run, attempt)
+		state, err := d.sendAndLeave(ctx, key)
+		if err != nil {
+			return err
+		}
+		if attempt == 0 {
+			d.say("   GET /batches, just before the connection was closed:\n\n")
+			d.show([]byte(state))
+		}
+		if _, err = d.await(ctx, func(state string) bool { return !strings.Contains(state, key) }); err != nil {
+			return err
+		}
+		have, err := d.count(ctx)
+		if err != nil {
+			return err
+		}
+		if have != n+int64(d.maxDocuments) {
+			return d.expect(ctx, n)
+		}
+		d.say("   Everything was stored before the server noticed. Once more.\n\n")
+		n = have
+	}
+	return errors.New("every batch was faster than the hanging up")
+}
+
+// sendAndLeave returns what /batches said before it left.
+func (d *demo) sendAndLeave(ctx context.Context, key string) (string, error) {
 	companies := make([]company, d.maxDocuments)
 	for i := range companies {
-		companies[i] = company{Name: "Nobody", Registration: fmt.Sprintf("X-%s-%d", d.tag(), i)}
+		companies[i] = company{Name: "Nobody", Registration: fmt.Sprintf("%s-%d", strings.ToUpper(key), i)}
 	}
 	body, err := json.Marshal(companies)
 	if err != nil {
-		return err
+		return "", err
 	}
 	connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer connection.Close()
-	key := "third-" + d.run
-	w := bufio.NewWriter(connection)
-	fmt.Fprintf(w, "POST /companies:batchCreate HTTP/1.1\r\nHost: bulkapi\r\nContent-Type: application/json\r\n%s: %s\r\nContent-Length: %d\r\n\r\n", keyHeader, key, len(body))
-	w.Write(body)
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	state, err := d.await(ctx, func(state string) bool { return strings.Contains(state, key) })
+	_, err = fmt.Fprintf(connection, "POST /companies:batchCreate HTTP/1.1\r\nHost: bulkapi\r\nContent-Type: application/json\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s",
+		keyHeader, key, len(body), body)
 	if err != nil {
-		return err
+		return "", err
 	}
-	connection.Close()
-	d.say("GET /batches showed it when the connection was closed:\n%s", strings.TrimSpace(state))
-	_, err = d.await(ctx, func(state string) bool { return !strings.Contains(state, key) })
-	return err
+	return d.await(ctx, func(state string) bool { return strings.Contains(state, key) })
 }
 
 // await asks GET /batches until its answer is as wanted.
@@ -171,37 +210,20 @@ func (d *demo) expect(ctx context.Context, n int64) error {
 	if err != nil {
 		return err
 	}
-	d.say("There are %d companies in the database.\n", have)
+	d.say("   There are %d companies in the database.\n\n", have)
 	if have != n {
-		return fmt.Errorf("there should be %d", n)
+		return fmt.Errorf("there should be %d companies", n)
 	}
 	return nil
 }
 
-// width is that of the narrowest terminal.
-const width = 80
+func (d *demo) say(format string, args ...any) { fmt.Fprintf(d, format, args...) }
 
-// say writes text, indented unless it is a heading, and folded at spaces where it is wider than a terminal.
-func (d *demo) say(format string, args ...any) {
-	for line := range strings.SplitSeq(fmt.Sprintf(format, args...), "\n") {
-		indent := "   "
-		if len(line) > 1 && line[1] == '.' {
-			indent = ""
-		}
-		for {
-			cut := len(line)
-			if cut > width-len(indent)-1 {
-				cut = strings.LastIndexByte(line[:width-len(indent)-1], ' ')
-				if cut <= 0 || strings.TrimSpace(line[:cut]) == "" {
-					cut = width - len(indent) - 1
-				}
-			}
-			fmt.Fprintln(d, strings.TrimRight(indent+line[:cut], " "))
-			line = strings.TrimPrefix(line[cut:], " ")
-			if line == "" {
-				break
-			}
-			indent = "     "
-		}
+// show prints JSON for people.
+func (d *demo) show(text []byte) {
+	value := jsontext.Value(bytes.Clone(text))
+	if err := value.Indent(jsontext.WithIndent("  ")); err != nil {
+		value = text
 	}
+	d.say("   %s\n\n", strings.ReplaceAll(strings.TrimSpace(string(value)), "\n", "\n   "))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
 	"os"
@@ -72,7 +73,7 @@ func (s *service) batchCreate(w http.ResponseWriter, r *http.Request) {
 	}
 	end(status, key)
 	s.metrics.answered(status, time.Since(started))
-	s.log.Info("request", "status", status, "batch", key, "took", time.Since(started).Round(time.Millisecond))
+	s.log.Info("request", "status", status, "key", key, "took", time.Since(started).Round(time.Millisecond))
 }
 
 // answer does the request.
@@ -92,11 +93,11 @@ func (s *service) answer(ctx context.Context, w http.ResponseWriter, r *http.Req
 	ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
-		s.log.Info("a request is cut off: what is stored of it will be deleted", "batch", key, "cause", context.Cause(ctx))
+		s.log.Info("a request is cut off: what is stored of it will be deleted", "key", key, "cause", context.Cause(ctx))
 	})()
 	result, err := s.create(ctx, key, request.companies)
 	if err != nil {
-		return key, nil, false, s.explain(ctx, request, err)
+		return key, nil, false, s.explain(ctx, key, request, err)
 	}
 	created = &answer{Batch: key, Companies: make([]storedCompany, len(request.companies))}
 	ids, numbers := result.Parts[0].IDs, result.Parts[0].Numbers["companyNo"]
@@ -168,10 +169,24 @@ func described(contentType, encoding string) string {
 	return text
 }
 
-// explain says what an error means and what is true of the data.
-func (s *service) explain(ctx context.Context, r *request, err error) *problem {
+// explain says what an error means and what is true of the data. The log gets both the key and the id of the attempt,
+// which the library's own lines have.
+func (s *service) explain(ctx context.Context, key string, r *request, err error) *problem {
 	var failed *batch.Error
 	errors.As(err, &failed)
+	p := s.judge(ctx, r, err, failed)
+	level, attempt := slog.LevelInfo, ""
+	if p.Status >= http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	if failed != nil {
+		attempt = failed.BatchID.Hex()
+	}
+	s.log.Log(ctx, level, "not stored", "problem", p.name, "key", key, "batch", attempt, "stored", p.Stored, "error", err)
+	return p
+}
+
+func (s *service) judge(ctx context.Context, r *request, err error, failed *batch.Error) *problem {
 	stopped := errors.Is(context.Cause(ctx), errStopping)
 	switch {
 	case failed == nil:
@@ -188,14 +203,12 @@ func (s *service) explain(ctx context.Context, r *request, err error) *problem {
 	case errors.Is(err, batch.ErrKeyReused):
 		return newProblem("key-reused", "The key belongs to a batch with other companies, which stays as it is. Nothing of this request was stored.")
 	case failed == nil:
-		s.log.Error("a request failed", "error", err)
-		return s.fault(err, "Nothing was stored by this request.")
+		return fault(err, "This request changed nothing.")
 	case failed.Unresolved():
-		p := newProblem("unresolved", "All %d companies are in the database, but whether they stay is not known yet. Repeat the request with the same %s to learn it: recovery decides within about %v.", len(r.companies), keyHeader, 3*s.lease)
+		p := newProblem("unresolved", "All %d companies are in the database, but whether they stay is not known yet. Repeat the request with the same %s to learn it. Recovery decides within about %v.", len(r.companies), keyHeader, 3*s.lease)
 		p.Stored = storedUnknown
 		return p.again(soon)
 	case !failed.RolledBack():
-		s.log.Error("a batch is incomplete; recovery has to delete the rest", "batch", failed.JournalID, "error", err)
 		p := newProblem("incomplete", "The batch failed, and companies of it may be in the database for now. Recovery deletes them, in about %v once the database answers. Repeat the request with the same %s: then it is stored anew.", 3*s.lease, keyHeader)
 		p.Stored = storedUnknown
 		return p.again(3 * s.lease)
@@ -208,12 +221,11 @@ func (s *service) explain(ctx context.Context, r *request, err error) *problem {
 	case ctx.Err() != nil:
 		return newProblem("unavailable", "The batch was not stored within %v. It was rolled back, nothing of it is stored.", s.requestTimeout).again(soon)
 	}
-	s.log.Error("a batch failed", "batch", failed.JournalID, "error", err)
-	return s.fault(failed.Cause, "Nothing of the batch is stored.")
+	return fault(failed.Cause, "Nothing of the batch is stored.")
 }
 
 // fault is for what is not the client's doing.
-func (s *service) fault(err error, truth string) *problem {
+func fault(err error, truth string) *problem {
 	if passes(err) {
 		return newProblem("unavailable", "The database does not answer, or is too busy. %s", truth).again(soon)
 	}
@@ -249,7 +261,7 @@ func (r *request) refused(failed *batch.Error) *problem {
 			f.Reason = fmt.Sprintf("registration %s is also that of %s", registration, r.pointer(twin, ""))
 		default:
 			f.Pointer = r.pointer(d.Index, "registration")
-			f.Reason = fmt.Sprintf("registration %s belongs to a company that is stored already", registration)
+			f.Reason = fmt.Sprintf("registration %s is taken", registration)
 		}
 		failures = append(failures, f)
 	}

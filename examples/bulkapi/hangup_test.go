@@ -29,7 +29,7 @@ func (s *served) send(key, body string) *net.TCPConn {
 // cutOff waits until the server has noticed that it has to stop working on a request.
 func (s *served) cutOff(key string) {
 	s.t.Helper()
-	s.wait("the request is cut off", func() bool { return strings.Contains(s.log.String(), "batch="+key+" cause=") })
+	s.wait("the request is cut off", func() bool { return strings.Contains(s.log.String(), "key="+key+" cause=") })
 }
 
 // handled waits until the handler of the key's request has ended.
@@ -37,7 +37,7 @@ func (s *served) handled(key string) {
 	s.t.Helper()
 	s.wait("the handler has ended", func() bool {
 		for line := range strings.Lines(s.log.String()) {
-			if strings.Contains(line, "msg=request") && strings.Contains(line, "batch="+key) {
+			if strings.Contains(line, "msg=request") && strings.Contains(line, "key="+key+" ") {
 				return true
 			}
 		}

@@ -94,11 +94,12 @@ const (
 	disconnectTime = time.Second
 )
 
-func main() {
+func main() { os.Exit(newProgram().run(context.Background(), os.Args[1:])) }
+
+func newProgram() *program {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	p := &program{stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals}
-	os.Exit(p.run(context.Background(), os.Args[1:]))
+	return &program{stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: signals}
 }
 
 // program is what a run has to do with the outside.

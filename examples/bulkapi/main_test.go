@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,9 +28,11 @@ const asProgram = "INTACT_TEST_AS_BULKAPI"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		main()
-		return
+		p := newProgram()
+		p.dialer = hold()
+		os.Exit(p.run(context.Background(), os.Args[1:]))
 	}
+	flag.Set("test.parallel", "8") // those that are parallel wait, most of the time
 	servertest.Main(m)
 }
 

@@ -108,7 +108,7 @@ func TestDescribedPaths(t *testing.T) {
 	s := newTarget(t).serve()
 	s.expectStored(s.post("", list("A-1")), 1)
 	for path, status := range map[string]int{
-		"/healthz": 200, "/readyz": 200, "/batches": 200, "/metrics": 200, "/openapi.yaml": 200, "/problems/duplicate": 200, "/problems/none": 404, "/": 404,
+		"/healthz": 200, "/readyz": 200, "/batches": 200, "/metrics": 200, "/openapi.yaml": 200, "/problems/duplicate": 200, "/problems/none": 404, "/": 404, "/%ff": 404,
 	} {
 		if r := s.get(path); r.status != status {
 			t.Errorf("%s: %d\n%s", path, r.status, r.body)

@@ -153,7 +153,7 @@ func (p *program) serve(ctx context.Context, o *options, s *service, listener ne
 		s.log.Info("stopping: what runs may end", "signal", signal, "grace", s.grace)
 	case <-ctx.Done():
 	case err := <-served:
-		return exitFailed, err
+		return s.stop(server, cancel, p.signals), fmt.Errorf("no more requests are taken: %w", err)
 	}
 	return s.stop(server, cancel, p.signals), nil
 }

@@ -115,7 +115,7 @@ func (s *service) config(observe func(batch.Event)) batch.Config {
 		Journal:        s.journal,
 		Lease:          s.lease,
 		ChunkSize:      mostDocuments,
-		ChunkBytes:     32 << 20,
+		ChunkBytes:     3 * mostBytes,
 		Concurrency:    1,
 		CommandTimeout: commandTime,
 		RetryTime:      retryTime,
