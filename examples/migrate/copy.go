@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/intact-go/intact/batch"
+	"github.com/intact-go/intact/examples/internal/job"
+	"github.com/intact-go/intact/examples/internal/screen"
+	"github.com/intact-go/intact/rollback"
+)
+
+// Copy is a job: the documents of a collection go through a transform into one collection or several, all or none.
+type Copy struct {
+	From   *mongo.Collection
+	Filter bson.D // which documents; nil for all
+
+	// To are the collections that the transform speaks of by their index. All are of one client, which is the journal's
+	// too. Documents for the first are stored as they come; those for the others are held in memory until the source has
+	// been read, because a batch stores one stream after the other: make the collection that gets the most the first.
+	To []*mongo.Collection
+
+	// Transform makes the transform of a run. A dry run must write nothing, nor take numbers.
+	Transform func(dryRun bool) Transform
+	// Numbering numbers the documents of the first collection, by counters in its database.
+	Numbering job.Numbering
+
+	ID      string // the job's key in the journal: what is stored under it is not stored again
+	Journal *mongo.Collection
+	Lease   time.Duration // without a sign of life for so long, a run counts as killed
+	Workers int           // insert commands at a time
+
+	// Mark is the field by which the documents are told from others until all is done, and which is removed then.
+	Mark string
+}
+
+// Run copies, and finishes first what an earlier run with the same journal has left. What came of it is in the summary,
+// errors included.
+func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *summary {
+	s := c.summary(uris)
+	view := &screen.Batch{Screen: show, URIs: uris}
+	inserter := batch.New(batch.Config{
+		Concurrency: c.Workers,
+		Stamp:       batch.StampAll,
+		StampField:  c.Mark,
+		Journal:     c.Journal,
+		Lease:       c.Lease,
+		Progress:    view.Progress,
+		Observe:     view.Observe,
+		// A negative budget: go on until nothing is left, or until the process is ended and the journal has it.
+		Rollback: rollback.Policy{Budget: -1, CommandTimeout: job.DeleteTime},
+	})
+	result, err := c.earlier(ctx, inserter)
+	if err == nil && result == nil {
+		if err = c.clearUp(ctx, show); err == nil {
+			result, err = c.insert(ctx, inserter, view, s)
+		}
+	}
+	if err != nil {
+		s.failed(err)
+		return s
+	}
+	s.stored(result)
+	show.Begin("counting", -1, screen.Documents)
+	defer show.End()
+	s.unfinished = c.finish(ctx, s)
+	return s
+}
+
+// earlier returns the result if the job was done by an earlier run; else nil.
+func (c *Copy) earlier(ctx context.Context, inserter *batch.Inserter) (*batch.Result, error) {
+	_, result, err := inserter.Resolve(ctx, c.ID)
+	if err != nil {
+		return nil, fmt.Errorf("the journal cannot be read: %w", err)
+	}
+	return result, nil
+}
+
+// clearUp finishes what killed runs have left. What cannot be finished now keeps only a run of the same job from
+// starting, of which InsertOnce tells. The journal's records stay: they are what "already done" is known from.
+func (c *Copy) clearUp(ctx context.Context, show *screen.Screen) error {
+	report, err := job.RecoverAll(ctx, c.Journal, rollback.Recovery{Retention: -1}, "copy", show)
+	if report.Deleted > 0 {
+		show.Note("%s: deleted %d documents of a run that was killed", show.Program, report.Deleted)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		show.Say("%s: warning: an earlier run could not be finished: %s", show.Program, screen.Clip(err.Error(), 300))
+	}
+	return nil
+}
+
+// insert stores everything as one batch.
+func (c *Copy) insert(ctx context.Context, inserter *batch.Inserter, view *screen.Batch, s *summary) (*batch.Result, error) {
+	from, err := newSource(ctx, c.From, c.Filter)
+	if err != nil {
+		return nil, err
+	}
+	from.lost = func(err error) {
+		view.Screen.Say("%s: reading goes on behind the last document: %s", view.Screen.Program, screen.Clip(screen.HideCredentials(err, s.uris...).Error(), 200))
+	}
+	view.Total = from.count(ctx)
+	s.feed = newFeed(from, c.Transform(false), len(c.To), c.Workers)
+	parts := make([]batch.Part, len(c.To))
+	for i, coll := range c.To {
+		parts[i] = batch.Stream(coll, s.feed.documents(ctx, i))
+	}
+	parts[0], s.counters = c.Numbering.Number(c.To[0].Database(), parts[0])
+	result, err := inserter.InsertOnce(ctx, c.ID, parts...)
+	view.Screen.End()
+	return result, err
+}
+
+// errCount is the reason of a copy that is stored but not what was read.
+var errCount = errors.New("the target does not have as many marked documents as were stored: somebody deleted some, or changed the mark. The marks stay, so that you can look; the same command again removes them")
+
+// finish counts the documents by their mark, and then removes the marks. If an earlier run has done so, nothing is left to
+// do; if it was killed at it, the number says nothing any more.
+func (c *Copy) finish(ctx context.Context, s *summary) error {
+	marked := bson.D{{Key: c.Mark, Value: s.result.BatchID}}
+	whole := true
+	for i, coll := range c.To {
+		n, err := c.primary(coll).CountDocuments(ctx, marked)
+		if err != nil {
+			return fmt.Errorf("the documents could not be counted: %w", err)
+		}
+		s.Targets[i].Counted = int(n)
+		whole = whole && int(n) == s.Targets[i].Stored
+	}
+	if !whole && !s.Replayed {
+		return errCount
+	}
+	for i, coll := range c.To {
+		if s.Targets[i].Counted == 0 {
+			continue
+		}
+		if _, err := c.primary(coll).UpdateMany(ctx, marked, bson.D{{Key: "$unset", Value: bson.D{{Key: c.Mark, Value: ""}}}}); err != nil {
+			return fmt.Errorf("the marks could not be removed from %s: %w", s.Targets[i].Collection, err)
+		}
+		s.Unmarked += s.Targets[i].Counted
+	}
+	return nil
+}
+
+// primary is a collection as the server has it now, not as it was a moment ago on another member.
+func (c *Copy) primary(coll *mongo.Collection) *mongo.Collection {
+	return coll.Clone(driver.Collection().SetReadPreference(readpref.Primary()).SetWriteConcern(writeconcern.Majority()))
+}
