@@ -20,6 +20,7 @@ func (s *served) unavailable(r reply) {
 
 // Without its database the program says so, and works again when it is back.
 func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
 	for name, limit := range map[string]string{"patience": "1m", "timeout": "1s"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +47,7 @@ func TestDatabaseAway(t *testing.T) {
 // A database that goes away during the inserting: the batch is rolled back when it is back in time.
 func TestDatabaseAwayMeanwhile(t *testing.T) {
 	t.Parallel()
-	s := newTarget(t).serve("--request-timeout", "1s")
+	s := newTarget(t).serve("--request-timeout", "1s", "--lease", "4s")
 	down := s.wire.On(s.inserts()).Once().ServerDown()
 	first := make(chan reply)
 	go func() { first <- s.post("k", list("A-1", "A-2")) }()
@@ -77,6 +78,7 @@ func TestThrottled(t *testing.T) {
 
 // A database that refuses for good is a fault of the server, of which clients learn no details.
 func TestNotAllowed(t *testing.T) {
+	t.Parallel()
 	for name, command := range map[string]faultwire.Name{"numbers": faultwire.FindAndModify, "journal and companies": faultwire.Insert} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,6 +123,7 @@ func TestIncomplete(t *testing.T) {
 // When the last word gets lost and the journal cannot be asked, the answer says that nobody knows; the same key tells it
 // later.
 func TestUnresolved(t *testing.T) {
+	t.Parallel()
 	for name, arrives := range map[string]bool{"it arrived": true, "it did not arrive": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

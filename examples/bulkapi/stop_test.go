@@ -83,12 +83,13 @@ func (c *child) code() int {
 // the grace, and else rolled back, which the exit code tells. Either way it takes less than the 30 s that orchestrators
 // give.
 func TestTerminated(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		grace        string
 		code, status int
 		stored       int64
 	}{
-		{"10s", exitStopped, http.StatusCreated, 500},
+		{"15s", exitStopped, http.StatusCreated, 500},
 		{"1s", exitCutOff, http.StatusServiceUnavailable, 0},
 	} {
 		t.Run(c.grace, func(t *testing.T) {
@@ -171,6 +172,7 @@ func TestKilled(t *testing.T) {
 
 // While it stops, what runs goes on, and nothing new is taken. A second signal cuts off what runs.
 func TestStopping(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string]int{"in time": 0, "a second signal": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
