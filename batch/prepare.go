@@ -113,7 +113,7 @@ func (r *run) addPart(position int, declared Part) {
 			SetWriteConcern(r.config.WriteConcern).
 			SetReadConcern(readconcern.Local()).
 			SetReadPreference(readpref.Primary()).
-			SetRegistry(bson.NewRegistry()).
+			SetRegistry(wireRegistry).
 			SetBSONOptions(&options.BSONOptions{})),
 	}
 	r.parts = append(r.parts, p)
