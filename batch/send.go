@@ -169,8 +169,6 @@ func (s *sending) attempt() answer {
 }
 
 // command is one driver call, and one command on the wire, because a chunk never exceeds a server's limits.
-// Collection.InsertMany would hide how many documents the reply counts as stored; BulkWrite tells, so that a reply that
-// does not add up is not believed.
 func (s *sending) command() (inserted int64, err error) {
 	models := make([]mongo.WriteModel, len(s.pending))
 	inserts := make([]mongo.InsertOneModel, len(s.pending))
@@ -178,22 +176,9 @@ func (s *sending) command() (inserted int64, err error) {
 		inserts[i].Document = d.raw
 		models[i] = &inserts[i]
 	}
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			impossible, is := outcome.IndexPanic(len(s.pending), panicked)
-			if !is {
-				panic(panicked)
-			}
-			inserted, err = 0, impossible
-		}
-	}()
 	ctx, cancel := context.WithTimeout(mongo.NewSessionContext(context.WithoutCancel(s.going), s.session), s.config.CommandTimeout)
 	defer cancel()
-	result, err := s.part.inserts.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
-	if result != nil {
-		inserted = result.InsertedCount
-	}
-	return inserted, err
+	return outcome.Send(ctx, s.part.inserts, models)
 }
 
 // sessionRefused finds out whether the driver refused to send because the servers know no sessions, for which its error

@@ -150,9 +150,9 @@ func duplicate(err error) (bool, error) {
 	if !mongo.IsDuplicateKeyError(err) {
 		return false, err
 	}
-	var exception mongo.WriteException
+	var exception mongo.BulkWriteException
 	if errors.As(err, &exception) && exception.WriteConcernError != nil {
-		return false, mongo.WriteException{WriteConcernError: exception.WriteConcernError, Labels: exception.Labels}
+		return false, mongo.BulkWriteException{WriteConcernError: exception.WriteConcernError, Labels: exception.Labels}
 	}
 	return true, nil
 }
@@ -167,8 +167,7 @@ func neverSent(err error) bool {
 // Create writes the record of a new batch. It returns ErrExists if there is one of another attempt.
 func (j *Journal) Create(ctx context.Context, record Record) error {
 	return j.repeat(ctx, func(ctx context.Context) error {
-		_, err := j.heads.InsertOne(ctx, record)
-		if known, err := duplicate(err); !known {
+		if known, err := duplicate(outcome.SendOne(ctx, j.heads, record)); !known {
 			return err
 		}
 		// It may be our own, from a sending whose answer was lost.

@@ -231,6 +231,28 @@ func TestPagesAreDurable(t *testing.T) {
 	})
 }
 
+// TestUncountedInsertIsRepeated: an answer that counts no document is no proof that the document is stored.
+func TestUncountedInsertIsRepeated(t *testing.T) {
+	onEach(t, func(f *fixture) {
+		t := f.T
+		uncounted := faultwire.Document(bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: int32(0)}})
+		f.wire.On(faultwire.Insert).Once().Reply(uncounted)
+		r := f.create("key")
+		if have := f.stored("key"); have.Attempt != r.Attempt {
+			t.Errorf("the record is of the attempt %s, not %s", have.Attempt, r.Attempt)
+		}
+		page := journal.Page{ID: journal.PageID(r.Attempt, journal.Claimed, 0), Values: values(f.T, "a", "b")}
+		f.wire.On(faultwire.Insert).Once().Reply(uncounted)
+		if err := f.AddPage(f.Context(), page); err != nil {
+			t.Fatal(err)
+		}
+		read := 0
+		if err := f.Claims(f.Context(), r.Attempt, func(p journal.Page) error { read += len(p.Values); return nil }); err != nil || read != 2 {
+			t.Errorf("%d of 2 ids are there: %v", read, err)
+		}
+	})
+}
+
 // TestEverythingIsMajority: what is written must survive a failover, and what is read must be true.
 func TestEverythingIsMajority(t *testing.T) {
 	onEach(t, func(f *fixture) {

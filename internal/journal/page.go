@@ -7,6 +7,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/intact-go/intact/internal/outcome"
 )
 
 // Page holds values of a batch that would not fit its head. Its id begins with the attempt, so that the _id index finds
@@ -64,8 +66,7 @@ func pagesOf(attempt bson.ObjectID, kind string) bson.D {
 // AddPage writes a page. A page that is there already is this one, from a sending whose answer was lost.
 func (j *Journal) AddPage(ctx context.Context, page Page) error {
 	return j.repeat(ctx, func(ctx context.Context) error {
-		_, err := j.pages.InsertOne(ctx, page)
-		_, err = duplicate(err)
+		_, err := duplicate(outcome.SendOne(ctx, j.pages, page))
 		return err
 	})
 }

@@ -62,20 +62,7 @@ func (r *rig) insert(ctx context.Context) (inserted int64, err error) {
 	for i := range models {
 		models[i] = mongo.NewInsertOneModel().SetDocument(bson.D{{Key: "_id", Value: i}})
 	}
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			impossible, ok := outcome.IndexPanic(sent, panicked)
-			if !ok {
-				panic(panicked)
-			}
-			inserted, err = 0, impossible
-		}
-	}()
-	result, err := r.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
-	if result != nil {
-		inserted = result.InsertedCount
-	}
-	return inserted, err
+	return outcome.Send(ctx, r.coll, models)
 }
 
 // verdicts writes one letter for each document: U, R or A.

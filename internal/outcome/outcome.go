@@ -18,11 +18,13 @@
 package outcome
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
 // Verdict says what is proven about the insert of one document.
@@ -172,6 +174,34 @@ func (r *Insert) fill(v Verdict) {
 	for i := range r.Verdicts {
 		r.Verdicts[i] = v
 	}
+}
+
+// Send inserts documents, unordered, with one call of Collection.BulkWrite, and returns how many the reply counts as stored.
+// Collection.InsertMany and InsertOne hide that, so that a reply that does not add up would be believed.
+func Send(ctx context.Context, coll *mongo.Collection, inserts []mongo.WriteModel) (inserted int64, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			impossible, is := IndexPanic(len(inserts), panicked)
+			if !is {
+				panic(panicked)
+			}
+			inserted, err = 0, impossible
+		}
+	}()
+	result, err := coll.BulkWrite(ctx, inserts, options.BulkWrite().SetOrdered(false))
+	if result != nil {
+		inserted = result.InsertedCount
+	}
+	return inserted, err
+}
+
+// SendOne is Send of one document. An answer that does not count it, and names no reason, is a *ContradictionError.
+func SendOne(ctx context.Context, coll *mongo.Collection, document any) error {
+	inserted, err := Send(ctx, coll, []mongo.WriteModel{&mongo.InsertOneModel{Document: document}})
+	if err == nil && inserted != 1 {
+		err = &ContradictionError{Sent: 1, Inserted: inserted, Index: noIndex}
+	}
+	return err
 }
 
 // IndexPanic reports whether a panic that came out of Collection.BulkWrite is the driver's answer to a reply that
