@@ -144,7 +144,10 @@ func (o *oracle) head(w mongosim.Write) {
 	if quiet := time.Since(r.alive); taken && r.state != "watching" && quiet < lease {
 		o.breach("the record was taken over %s after it had shown life", quiet)
 	}
-	r.state, r.alive = state, time.Now()
+	r.state = state
+	if version != before || beat != w.Before.Lookup("beat").AsInt64() { // a mere note is no sign of life
+		r.alive = time.Now()
+	}
 }
 
 func (o *oracle) page(w mongosim.Write) {
