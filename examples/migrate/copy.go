@@ -65,12 +65,13 @@ func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *su
 		}
 	}
 	if err != nil {
-		s.failed(err)
+		s.failed(ctx, err)
 		return s
 	}
 	s.stored(result)
-	show.Begin("counting", -1, screen.Documents)
-	defer show.End()
+	if !s.Replayed {
+		show.Note("%s: all is stored for good; counting, and removing the marks", show.Program)
+	}
 	s.unfinished = c.finish(ctx, s)
 	return s
 }

@@ -148,6 +148,7 @@ func (d *demo) play(ctx context.Context, found places) error {
 type named struct {
 	ID            bson.ObjectID `bson:"_id"`
 	Name, Country string
+	Lat, Lng      bson.RawValue
 }
 
 // nearTheEnd returns one of the last places in the order of _id.
@@ -187,7 +188,7 @@ func (d *demo) run(ctx context.Context, source *mongo.Collection, expected int) 
 // example shows a city and its country.
 func (d *demo) example(ctx context.Context, bad named) error {
 	var city struct{ No, CountryNo int64 }
-	if err := d.db.Collection("cities").FindOne(ctx, bson.D{{Key: "_id", Value: bad.ID}}).Decode(&city); err != nil {
+	if err := d.db.Collection("cities").FindOne(ctx, bson.D{{Key: "name", Value: bad.Name}, {Key: "lat", Value: bad.Lat}, {Key: "lng", Value: bad.Lng}}).Decode(&city); err != nil {
 		return err
 	}
 	var country struct {
@@ -196,7 +197,7 @@ func (d *demo) example(ctx context.Context, bad named) error {
 	if err := d.db.Collection("countries").FindOne(ctx, bson.D{{Key: "no", Value: city.CountryNo}}).Decode(&country); err != nil {
 		return err
 	}
-	d.say("\n   For instance, %s is the city number %d, and its country is number %d,\n   which is %s. The first split used up smaller numbers: none is given out twice.", bad.Name, city.No, city.CountryNo, country.ID)
+	d.say("\n   For instance, %s is city number %d now,\n   and its country, %s, is number %d. The first split has used up the numbers\n   below: none is given out twice.", bad.Name, city.No, country.ID, city.CountryNo)
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (c *Copy) DryRun(ctx context.Context, show *screen.Screen, uris ...string) 
 		err = c.rehearse(ctx, show, s)
 	}
 	if err != nil {
-		s.failed(err)
+		s.failed(ctx, err)
 	}
 	return s
 }

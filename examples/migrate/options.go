@@ -47,8 +47,8 @@ Usage:
   migrate --from-collection NAME --to-collection NAME [flags]
   migrate               show what it does, on an embedded server
 
-Stop it wherever you like and run it again with the same arguments: the target has
-all documents or none. A copy that was done is not done again.
+Stop it wherever you like and run it again with the same arguments: the target
+has all documents or none. A copy that was done is not done again.
 
 Flags:
 %s
@@ -148,7 +148,7 @@ func (o *options) changes(renames []string) error {
 	o.reshape.rename = make(map[string]string)
 	for _, text := range renames {
 		old, to, _ := strings.Cut(text, "=")
-		if old == "" || to == "" || old == "_id" || strings.HasPrefix(to, "$") || strings.Contains(to, ".") {
+		if old == "" || to == "" || old == "_id" || to == "_id" || strings.HasPrefix(to, "$") || strings.Contains(to, ".") {
 			return job.Misused("--rename %s: expected old=new, two names of fields other than _id and without dots", text)
 		}
 		if _, twice := o.reshape.rename[old]; twice || slices.Contains(o.reshape.drop, old) {

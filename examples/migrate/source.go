@@ -21,7 +21,11 @@ type source struct {
 	coll   *mongo.Collection
 	filter bson.D
 	lost   func(err error) // is told when reading has to begin again behind the last document; nil for nobody
+	batch  int32           // documents that are fetched at a time: few enough that the next question comes soon
+	pause  time.Duration   // after the first loss; doubled after each that follows without a document in between
 }
+
+const pause = 100 * time.Millisecond
 
 // mostLosses is how often in a row a cursor may be lost before a document comes; the pauses then add up to 25 seconds.
 const mostLosses = 9
@@ -38,7 +42,7 @@ func newSource(ctx context.Context, coll *mongo.Collection, filter bson.D) (*sou
 	if filter == nil {
 		filter = bson.D{}
 	}
-	return &source{coll: coll, filter: filter}, nil
+	return &source{coll: coll, filter: filter, batch: chunk, pause: pause}, nil
 }
 
 // count says how many documents there are to read, roughly; negative if that takes too long to find out.
@@ -83,7 +87,7 @@ func (s *source) documents(ctx context.Context) iter.Seq2[bson.Raw, error] {
 					s.lost(err)
 				}
 				select {
-				case <-time.After(50 * time.Millisecond << losses):
+				case <-time.After(s.pause << (losses - 1)):
 				case <-ctx.Done():
 				}
 				continue
@@ -100,7 +104,7 @@ func (s *source) read(ctx context.Context, last *bson.RawValue, yield func(bson.
 	if last.Type != 0 {
 		filter = bson.D{{Key: "$and", Value: bson.A{s.filter, after(*last)}}}
 	}
-	cursor, err := s.coll.Find(ctx, filter, driver.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	cursor, err := s.coll.Find(ctx, filter, driver.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetBatchSize(s.batch))
 	if err != nil {
 		return err
 	}

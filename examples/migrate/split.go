@@ -24,8 +24,12 @@ const (
 //
 // becomes a city that refers to its country by number, and the first place of each country makes the country too:
 //
-//	{_id: …, name: "Oulu", countryNo: 2, lat: 65.01236, lng: 25.46816}
+//	{name: "Oulu", countryNo: 2, lat: 65.01236, lng: 25.46816}
 //	{_id: "FI", no: 2}
+//
+// The city gets a new _id, because it is another thing than the place: copy the element to keep it. (An _id that the batch
+// makes is one of a range, so that a large batch is undone by a few deletes; those that are kept are deleted a thousand at a
+// time, which takes long on servers without an index for that, such as FerretDB.)
 //
 // The city's own number, no, is put in by the batch (Part.Number) as with --sequence, when the city is about to be sent. For
 // the country that would be too late: its number has to be in the cities as well. So the split takes it out of the sequence
@@ -58,9 +62,11 @@ func (s *split) transform(ctx context.Context, source bson.Raw) ([]Out, error) {
 	}
 	city := make(bson.D, 0, len(elements))
 	for _, e := range elements {
-		if e.Key() == "country" {
+		switch e.Key() {
+		case "_id":
+		case "country":
 			city = append(city, bson.E{Key: "countryNo", Value: no})
-		} else {
+		default:
 			city = append(city, bson.E{Key: e.Key(), Value: e.Value()})
 		}
 	}

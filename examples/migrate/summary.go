@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -86,8 +87,8 @@ func (s *summary) refuse(p problem) {
 	}
 }
 
-// failed takes down why nothing is stored.
-func (s *summary) failed(err error) {
+// failed takes down why nothing is stored. If the context has ended, that is why, whatever stumbled over it.
+func (s *summary) failed(ctx context.Context, err error) {
 	var failed *batch.Error
 	if errors.As(err, &failed) {
 		s.sent, s.deleted, s.incomplete = failed.Sent, failed.Rollback.Deleted, failed.Incomplete
@@ -98,12 +99,12 @@ func (s *summary) failed(err error) {
 		err = failed.Cause
 	}
 	var refused *refusedError
-	var signal *job.Interrupted
-	if errors.As(err, &signal) {
-		s.cause = signal
-	} else if errors.As(err, &refused) {
+	switch {
+	case ctx.Err() != nil:
+		s.cause = context.Cause(ctx)
+	case errors.As(err, &refused):
 		s.refuse(problem{idText(refused.id), refused.err.Error()})
-	} else if s.Refused == 0 {
+	case s.Refused == 0:
 		s.cause = err
 	}
 }
@@ -158,7 +159,9 @@ func (s *summary) report(out io.Writer, show *screen.Screen, shown int, asJSON, 
 		encoded.SetEscapeHTML(false)
 		_ = encoded.Encode(s) // the exit code tells the same
 	case s.code() != exitStored: // also with --quiet
-		show.Say("%s: %s", show.Program, s.text(show))
+		for line := range strings.SplitSeq(s.text(show), "\n") {
+			show.Say("%s: %s", show.Program, line)
+		}
 	case !quiet:
 		show.Numbers.Fprintf(out, "%s\n", s.text(show))
 	}
@@ -190,49 +193,47 @@ func (s *summary) complete(shown int) {
 	s.Error = strings.Join(reasons, "; ")
 }
 
-// text says what is true of the data now.
+// text says in a few lines what is true of the data now.
 func (s *summary) text(show *screen.Screen) string {
 	n := show.Numbers
-	var where, stored, counted, numbers string
-	for i, t := range s.Targets {
-		if i > 0 {
-			where, stored, counted = where+" and ", stored+", ", counted+", "
-		}
-		where += t.Collection
-		stored += n.Sprintf("%d in %s", t.Stored, t.Collection)
-		counted += n.Sprintf("%d", t.Counted)
+	var stored, counted, numbers []string
+	for _, t := range s.Targets {
+		stored = append(stored, n.Sprintf("%d in %s", t.Stored, t.Collection))
+		counted = append(counted, n.Sprint(t.Counted))
 	}
 	for _, c := range s.Numbers {
-		numbers += "\nnumbers: " + c.Text(show)
+		numbers = append(numbers, c.Text(show))
 	}
+	where, count := strings.Join(stored, ", "), strings.Join(counted, " and ")
+	read := n.Sprintf("read %d from %s", s.Read, s.From)
 	switch s.Result {
-	case "stored", "unfinished":
-		text := "stored " + stored + n.Sprintf("\nread %d from %s, in %s", s.Read, s.From, screen.Seconds(time.Since(s.start)))
-		if s.Replayed {
-			text = "already done: an earlier run stored " + stored
-		}
+	case "stored":
 		switch {
-		case s.Result == "unfinished":
-			return text + "\nBUT NOT FINISHED: counted " + counted + "; the same command again does the rest"
-		case !s.Replayed:
-			return text + "\ncounted afterwards: " + counted + numbers
-		case s.Unmarked > 0:
-			return text + n.Sprintf("\nit was killed before its marks were removed from %d; they are gone now", s.Unmarked)
+		case s.Unmarked > 0 && s.Replayed:
+			return "already stored: " + where + n.Sprintf("\nthat run was stopped before it had removed its marks: done now, from %d", s.Unmarked)
+		case s.Replayed:
+			return "already done, nothing was written now. An earlier run stored\n" + where
 		}
-		return text + "\nnothing was written now"
+		text := "stored " + where + "\n" + read + " in " + screen.Seconds(time.Since(s.start)) + "; counted afterwards: " + count
+		if len(numbers) > 0 {
+			text += "\nnumbers: " + strings.Join(numbers, ", ")
+		}
+		return text
+	case "unfinished":
+		return "STORED BUT NOT FINISHED: " + where + ", counted afterwards: " + count + "\nthe same command again does the rest"
 	case "checked":
-		return n.Sprintf("read %d from %s: all fit to be stored in %s; nothing was written", s.Read, s.From, where)
+		return read + ": all fit to be stored; nothing was written"
 	case "incomplete":
-		return "INCOMPLETE: documents of the copy may be in " + where + ", which are not there for good. The same command again clears up first, and so does examples/recover"
+		return "INCOMPLETE: documents of the copy may be in the target, but not for good.\nThe same command again clears up first, and so does examples/recover"
 	}
-	text := n.Sprintf("read %d from %s: ", s.Read, s.From)
-	switch {
-	case s.dryRun:
-		text += n.Sprintf("NOT FIT to be stored, %d refused; nothing was written", s.Refused)
-	case !s.sent:
-		text += "NOT STORED, nothing was written"
-	default:
-		text += n.Sprintf("NOT STORED, nothing of it is in %s (%d deleted again)", where, s.deleted)
+	if s.dryRun {
+		return read + n.Sprintf(": NOT FIT to be stored, %d refused; nothing was written", s.Refused)
 	}
-	return text + strings.ReplaceAll(numbers, "\nnumbers: ", "; unused: ")
+	if len(numbers) > 0 {
+		read += "; unused: " + strings.Join(numbers, ", ")
+	}
+	if !s.sent {
+		return "NOT STORED, nothing was written\n" + read
+	}
+	return n.Sprintf("NOT STORED, nothing of it is in the target (%d deleted again)\n", s.deleted) + read
 }
