@@ -180,6 +180,25 @@ func TestHooksThatMisbehave(t *testing.T) {
 	})
 }
 
+// A hook that takes longer than the lease does not cost the batch its journal: the lease is kept by itself.
+func TestSlowHookKeepsTheLease(t *testing.T) {
+	eachServer(t, func(w *world) {
+		beats := faultwire.Update.In(w.db.Name() + ".journal")
+		config := batch.Config{ChunkSize: 10, Journal: w.coll("journal"), Lease: 400 * time.Millisecond, Progress: func(p batch.Progress) {
+			if p.Phase != batch.Inserting || p.Done != 10 {
+				return
+			}
+			for beaten := w.wire.Count(faultwire.Update); w.wire.Count(faultwire.Update) < beaten+6 && w.Context().Err() == nil; { // a lease and a half
+				time.Sleep(time.Millisecond)
+			}
+		}}
+		w.mustStore(config, batch.Into(w.coll("c"), numbered(1, 30)))
+		if n := len(w.wire.Events(beats)); n < 6 {
+			w.Errorf("%d writes of the journal's record", n)
+		}
+	})
+}
+
 // Stamps that cannot be removed are a warning: everything is stored.
 func TestStampsThatCannotBeRemoved(t *testing.T) {
 	eachServer(t, func(w *world) {
