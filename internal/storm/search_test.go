@@ -23,7 +23,7 @@ var (
 	during  = flag.Duration("storm.for", 0, "how long to search; 0 for a number of runs")
 	seed    = flag.Uint64("storm.seed", 0, "carry out this one plan, and tell its story; 0 for many plans")
 	repeats = flag.Int("storm.repeat", 20, "how often to carry out the one plan, or one that is being shrunk")
-	workers = flag.Int("storm.workers", 8, "plans carried out at a time")
+	workers = flag.Int("storm.workers", 16, "plans carried out at a time")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -126,7 +126,7 @@ func TestSearch(t *testing.T) {
 	}
 	n := *runs
 	if n == 0 {
-		n = 2_000
+		n = ownRuns
 		if testing.Short() {
 			n = 100
 		}

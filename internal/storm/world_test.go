@@ -309,10 +309,14 @@ func (w *world) insert(ctx context.Context, inserter int, b batchPlan) {
 		timer := time.AfterFunc(retryTime, func() { close(stop) })
 		defer timer.Stop()
 	}
+	budget := 3 * time.Second
+	if w.plan.kind() { // then nothing but a slow machine could use it up
+		budget = 0
+	}
 	config := batch.Config{
 		ChunkSize: b.chunk, Concurrency: b.concurrency, Stamp: b.stamp, RemoveStamp: b.remove,
 		CommandTimeout: commandTimeout, RetryTime: retryTime, InitialDelay: time.Millisecond, MaxDelay: 4 * time.Millisecond,
-		Rollback: rollback.Policy{Settle: settle, ChunkIDs: 3, ChunkRange: 5, CommandTimeout: commandTimeout, Budget: 3 * time.Second, Stop: stop},
+		Rollback: rollback.Policy{Settle: settle, ChunkIDs: 3, ChunkRange: 5, CommandTimeout: commandTimeout, Budget: budget, Stop: stop},
 		Lease:    lease,
 	}
 	if b.journal {
