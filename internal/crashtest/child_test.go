@@ -31,6 +31,7 @@ type task struct {
 	Job           job
 	Case          int    // marks the documents
 	Key           string // of the batch; "" for none
+	Lease         time.Duration
 	Concurrency   int
 	StampAll      bool
 	Point         string // where to send Signal to itself; "" for nowhere
@@ -46,9 +47,10 @@ type report struct {
 }
 
 // The times of children and of those who recover after them. A lease is long enough for a loaded machine; those who have to
-// wait for it wait together.
+// wait for it wait together, as far as they can.
 const (
-	childLease  = 3 * time.Second
+	killLease   = 10 * time.Second
+	pauseLease  = 5 * time.Second
 	childSettle = 30 * time.Millisecond
 )
 
@@ -89,7 +91,7 @@ func (t task) run() (report, error) {
 			wire.On(chunkInsert).Nth(chunks).DropReply()
 		}
 		if t.Job == slow {
-			wire.On(chunkInsert).Nth(2).DelayReply(childLease * 3 / 2)
+			wire.On(chunkInsert).Nth(2).DelayReply(t.Lease * 3 / 2)
 		}
 		err = t.insert(db)
 		var failed *batch.Error
@@ -106,20 +108,19 @@ func policy() rollback.Policy {
 	return rollback.Policy{Settle: childSettle, ChunkIDs: 4, ChunkRange: 5, InitialDelay: time.Millisecond, MaxDelay: 50 * time.Millisecond}
 }
 
-// recover makes as many passes as a record needs to be gone.
+// recover makes as many passes as it takes until the record is gone.
 func (t task) recover(db *mongo.Database) error {
-	for range 3 {
-		_, err := rollback.Recover(context.Background(), db.Collection(journalName), rollback.Recovery{ID: t.Key, Policy: policy(), Retention: time.Nanosecond})
-		if err != nil {
+	for {
+		report, err := rollback.Recover(context.Background(), db.Collection(journalName), rollback.Recovery{ID: t.Key, Policy: policy(), Retention: time.Nanosecond})
+		if err != nil || len(report.Removed) > 0 {
 			return err
 		}
 	}
-	return nil
 }
 
 func (t task) insert(db *mongo.Database) error {
 	config := batch.Config{
-		Journal: db.Collection(journalName), Lease: childLease, ChunkSize: chunkSize, Concurrency: t.Concurrency,
+		Journal: db.Collection(journalName), Lease: t.Lease, ChunkSize: chunkSize, Concurrency: t.Concurrency,
 		InitialDelay: time.Millisecond, MaxDelay: 50 * time.Millisecond, Rollback: policy(),
 	}
 	if t.StampAll {

@@ -37,6 +37,7 @@ var (
 // The race detector makes a history five times as expensive, so that it watches one in twenty only. The others are
 // run by a process without it.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	if *historySeed != 0 {
 		h := newHistory(*historySeed)
 		synctest.Test(t, h.run)

@@ -32,6 +32,7 @@ var (
 
 // TestKill kills processes with SIGKILL at every point, and then has nothing but Recover put things right.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	all := points()
 	if *killSeed != 0 {
 		k := newKill(*killSeed, all)
@@ -54,12 +55,7 @@ func TestKill(t *testing.T) {
 		}
 		kills = append(kills, newKill(first+i, all))
 	}
-	for group := range slices.Chunk(kills, 100) {
-		runKills(t, group)
-		if t.Failed() {
-			return
-		}
-	}
+	runKills(t, kills)
 }
 
 // kill is one process's life.
@@ -83,40 +79,91 @@ func newKill(seed uint64, all []point) kill {
 
 func (k kill) String() string { return fmt.Sprintf("seed %d, %v", k.seed, k.point) }
 
-// runKills kills all processes of a group, some at a time, recovers, and looks what is there.
+// killGroup is some kills in a database of their own: in a larger one the server, which reads a whole collection for most
+// commands, would be what everybody waits for.
+type killGroup struct {
+	kills   []kill
+	db      *mongo.Database
+	foreign map[string]bson.Raw
+}
+
+const (
+	groupSize = 20
+	// busy is how many children work at a time, idle how many wait for the lease of a dead one, or for their own beats.
+	busy, idle = 8, 40
+)
+
+// runKills kills all processes, some at a time, recovers, and looks what is there.
 func runKills(t *testing.T, kills []kill) {
 	t.Helper()
 	server := servertest.Embedded(t)
 	client := server.Client(t)
-	db := server.Database(t, client)
-	foreign := plantAround(t, db, len(kills))
-	var running errgroup.Group
-	running.SetLimit(10)
-	for number, k := range kills {
-		running.Go(func() error {
-			if err := k.run(t.Context(), server.URI, db.Name(), number); err != nil {
-				t.Errorf("%v: %v", k, err)
+	var groups []*killGroup
+	for some := range slices.Chunk(kills, groupSize) {
+		db := server.Database(t, client)
+		groups = append(groups, &killGroup{kills: some, db: db, foreign: plantAround(t, db, len(some))})
+	}
+	var working, waiting errgroup.Group
+	working.SetLimit(busy)
+	waiting.SetLimit(idle)
+	for _, g := range groups {
+		for number, k := range g.kills {
+			last := k.task(server.URI, g.db.Name(), number)
+			run := func(what task, dies bool) bool {
+				err := what.start(t.Context(), dies)
+				if err != nil {
+					t.Errorf("%v: the process %s: %v", k, what.Job, err)
+				}
+				return err == nil
+			}
+			working.Go(func() error {
+				if earlier, dies, ok := last.before(); ok && !run(earlier, dies) {
+					return nil
+				}
+				if k.point.job == undoing || k.point.job == slow {
+					waiting.Go(func() error { run(last, true); return nil })
+				} else {
+					run(last, true)
+				}
+				return nil
+			})
+		}
+	}
+	_ = working.Wait()
+	_ = waiting.Wait()
+
+	var recovering errgroup.Group
+	for _, g := range groups {
+		recovering.Go(func() error {
+			for pass := range 2 {
+				if _, err := rollback.Recover(t.Context(), g.db.Collection(journalName), recovery); err != nil {
+					t.Errorf("recovery, pass %d: %v", pass+1, err)
+				}
 			}
 			return nil
 		})
 	}
-	_ = running.Wait()
-
-	recovery := rollback.Recovery{Policy: rollback.Policy{Settle: childSettle, Concurrency: 8}}
-	for pass := range 2 {
-		if _, err := rollback.Recover(t.Context(), db.Collection(journalName), recovery); err != nil {
-			t.Errorf("recovery, pass %d: %v", pass+1, err)
-		}
+	_ = recovering.Wait()
+	for _, g := range groups {
+		g.judge(t)
 	}
-	now := dump(t, db)
-	for number, k := range kills {
-		have := count(t, db, number)
+}
+
+// recovery is what puts things right after kills.
+var recovery = rollback.Recovery{Policy: rollback.Policy{Settle: childSettle, Concurrency: 2, Budget: -1}}
+
+// judge looks whether every batch is whole or gone, and everything else as it was.
+func (g *killGroup) judge(t *testing.T) {
+	t.Helper()
+	now := dump(t, g.db)
+	for number, k := range g.kills {
+		have := count(now, number)
 		possible := map[result][]int{nothing: {0}, whole: {allDocuments}, either: {0, allDocuments}}[k.point.result]
 		if !slices.Contains(possible, have) {
 			t.Errorf("%v: %d documents are there; %s was to be expected", k, have, k.point.result)
 		}
 	}
-	records, err := rollback.List(t.Context(), db.Collection(journalName))
+	records, err := rollback.List(t.Context(), g.db.Collection(journalName))
 	if err != nil {
 		t.Error(err)
 	}
@@ -125,43 +172,42 @@ func runKills(t *testing.T, kills []kill) {
 			t.Errorf("the record %q is %s: %v %s", record.ID, record.State, record.Err, record.Problem)
 		}
 	}
-	for place, raw := range foreign {
+	for place, raw := range g.foreign {
 		if !bytes.Equal(now[place], raw) {
 			t.Errorf("somebody else's document %s was %v and is %v", place, raw, now[place])
 		}
 	}
-	third, err := rollback.Recover(t.Context(), db.Collection(journalName), recovery)
+	third, err := rollback.Recover(t.Context(), g.db.Collection(journalName), recovery)
 	if err != nil || fmt.Sprint(third) != fmt.Sprint(rollback.RecoveryReport{}) {
 		t.Errorf("the third pass: %+v, %v", third, err)
 	}
-	if again := dump(t, db); !equalDumps(now, again) {
+	if again := dump(t, g.db); !equalDumps(now, again) {
 		t.Errorf("the third pass changed something")
 	}
 }
 
-// run has a child do its job until it is killed at its point.
-func (k kill) run(ctx context.Context, uri, database string, number int) error {
-	task := task{
-		URI: uri, Database: database, Job: k.point.job, Case: number, Key: k.key,
-		Concurrency: k.concurrency, StampAll: k.stampAll, Signal: syscall.SIGKILL,
+// task is what the process is told that is killed.
+func (k kill) task(uri, database string, number int) task {
+	return task{
+		URI: uri, Database: database, Job: k.point.job, Case: number, Key: k.key, Lease: killLease,
+		Concurrency: k.concurrency, StampAll: k.stampAll, Signal: syscall.SIGKILL, Point: k.point.String(),
 	}
-	if first, at := k.point.job.before(); first != "" {
-		earlier := task
-		earlier.Job = first
-		if at != "" {
-			earlier.Point = fmt.Sprintf("%s: %s", first, at)
-		}
-		if err := earlier.start(ctx, at != ""); err != nil {
-			return fmt.Errorf("the process before: %w", err)
-		}
+}
+
+// before returns what another process has to have done first, and whether it is killed.
+func (t task) before() (earlier task, dies, ok bool) {
+	first, at := t.Job.before()
+	earlier = t
+	earlier.Job, earlier.Point = first, ""
+	if at != "" {
+		earlier.Point = fmt.Sprintf("%s: %s", first, at)
 	}
-	task.Point = k.point.String()
-	return task.start(ctx, true)
+	return earlier, at != "", first != ""
 }
 
 // start runs a child to its end, which has to be the signal, or not.
 func (t task) start(ctx context.Context, dies bool) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	command, output := t.command(ctx)
 	err := command.Run()
@@ -211,17 +257,14 @@ func plantAround(t *testing.T, db *mongo.Database, cases int) map[string]bson.Ra
 	return dump(t, db)
 }
 
-func count(t *testing.T, db *mongo.Database, number int) int {
-	t.Helper()
-	total := 0
-	for _, name := range []string{"minted", "numbered", "claimed"} {
-		n, err := db.Collection(name).CountDocuments(t.Context(), bson.D{{Key: "case", Value: int32(number)}})
-		if err != nil {
-			t.Fatal(err)
+// count counts the documents of a case.
+func count(all map[string]bson.Raw, number int) (n int) {
+	for _, raw := range all {
+		if of, ok := raw.Lookup("case").Int32OK(); ok && int(of) == number {
+			n++
 		}
-		total += int(n)
 	}
-	return total
+	return n
 }
 
 // dump reads the whole database but for the counters.
