@@ -70,7 +70,7 @@ func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *su
 	}
 	s.stored(result)
 	if !s.Replayed {
-		show.Note("%s: all is stored for good; counting, and removing the marks", show.Program)
+		show.Note("%s: all is stored; counting it by its marks, and removing them", show.Program)
 	}
 	s.unfinished = c.finish(ctx, s)
 	return s

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -116,7 +117,9 @@ func TestKeyKnowsTheChanges(t *testing.T) {
 	x.fill(10)
 	x.expect(exitStored, "--filter", `{"_id":{"$lt":5}}`)
 	x.expect(exitStored, "--filter", `{"_id":{"$gte":5}}`)
-	x.mention(x.expect(exitStored, "--filter", `{"_id":{"$gte":5}}`), "already done")
+	for _, filter := range []string{`{"_id":{"$lt":5}}`, `{"_id":{"$gte":5}}`} { // also when another copy has looked at the journal since
+		x.mention(x.expect(exitStored, "--filter", filter), "already done")
+	}
 	x.same("a", "b")
 	x.mention(x.expect(exitStored, "--batch-id", "once more", "--new-ids"), "stored 10 in "+x.ns("b"))
 }
@@ -143,6 +146,21 @@ func TestRefusedNearTheEnd(t *testing.T) {
 	r := x.expect(exitStored, "--json", "--rename", "v=w", "--sequence", "no=s")
 	if s := r.summary; s.Stored != 5000 || s.Numbers[0].First <= 5000 || x.count("b") != 5000 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Documents that are under way can be traced back, however many there were before.
+func TestOrigin(t *testing.T) {
+	f := newFeed(nil, nil, 1, 1)
+	for i := range 10 * f.window {
+		id := bson.RawValue{Type: bson.TypeInt32, Value: binary.LittleEndian.AppendUint32(nil, uint32(i))}
+		f.remember(id)
+		if got, ok := f.origin(0, max(0, i-f.window+1)); !ok || got.AsInt64() != int64(max(0, i-f.window+1)) {
+			t.Fatalf("after %d documents: %v, %v", i+1, got, ok)
+		}
+	}
+	if _, ok := f.origin(0, 0); ok || len(f.recent) > 2*f.window {
+		t.Errorf("%d origins are kept", len(f.recent))
 	}
 }
 

@@ -35,7 +35,7 @@ func findPlaces() (places, error) {
 		return places{}, err
 	}
 	lines, err := os.ReadFile(files.Lines)
-	return places{lines, "%d places of the world"}, err
+	return places{lines, "%d places of the world, which will take some minutes"}, err
 }
 
 // documents iterates over the places as documents.
@@ -102,7 +102,7 @@ func (d *demo) play(ctx context.Context, found places) error {
 	if err != nil {
 		return err
 	}
-	d.say("Put %d places into %s in %s.\n", result.Inserted, source.Name(), screen.Seconds(time.Since(start)))
+	d.say("%d places are in %s.%s now (%s).\n", result.Inserted, d.db.Name(), source.Name(), screen.Seconds(time.Since(start)))
 
 	d.say("1. One of the last places loses its country on purpose. The split finds that out\n   when it has stored nearly everything, and takes all of it back.\n")
 	bad, err := d.nearTheEnd(ctx, source, result.Inserted)
