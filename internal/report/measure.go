@@ -85,8 +85,3 @@ func median(c comparison, of func(ours, theirs sample) float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
 }
-
-// fastest is the shortest of ours.
-func (c comparison) fastest() time.Duration {
-	return slices.MinFunc(c.ours, func(a, b sample) int { return int(a.time - b.time) }).time
-}

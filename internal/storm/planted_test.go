@@ -58,11 +58,11 @@ var bugs = []bug{
 		"case refusal.Duplicate != nil && (d.unsure || d.provable() && refusal.Duplicate.OnID()):", "case refusal.Duplicate != nil && d.index < 0:",
 	},
 	{
-		"a duplicate key after a lost answer counts as stored", "batch/send.go",
+		"a duplicate key after a lost answer counts as stored", "batch/suspects.go",
 		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] || !twins[identity(d)] {",
 	},
 	{
-		"an _id that the batch claims twice counts as stored", "batch/send.go",
+		"an _id that the batch claims twice counts as stored", "batch/suspects.go",
 		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] && len(twins) >= 0 {",
 	},
 	{
