@@ -60,7 +60,7 @@ func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *su
 	})
 	result, err := c.earlier(ctx, inserter)
 	if err == nil && result == nil {
-		if err = c.clearUp(ctx, show); err == nil {
+		if err = c.clearUp(ctx, show, uris); err == nil {
 			result, err = c.insert(ctx, inserter, view, s)
 		}
 	}
@@ -87,7 +87,7 @@ func (c *Copy) earlier(ctx context.Context, inserter *batch.Inserter) (*batch.Re
 
 // clearUp finishes what killed runs have left. What cannot be finished now keeps only a run of the same job from
 // starting, of which InsertOnce tells. The journal's records stay: they are what "already done" is known from.
-func (c *Copy) clearUp(ctx context.Context, show *screen.Screen) error {
+func (c *Copy) clearUp(ctx context.Context, show *screen.Screen, uris []string) error {
 	report, err := job.RecoverAll(ctx, c.Journal, rollback.Recovery{Retention: -1}, "copy", show)
 	if report.Deleted > 0 {
 		show.Note("%s: deleted %d documents of a run that was killed", show.Program, report.Deleted)
@@ -96,7 +96,7 @@ func (c *Copy) clearUp(ctx context.Context, show *screen.Screen) error {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		show.Say("%s: warning: an earlier run could not be finished: %s", show.Program, screen.Clip(err.Error(), 300))
+		show.Say("%s: warning: an earlier run could not be finished: %s", show.Program, screen.Clip(screen.HideCredentials(err, uris...).Error(), 300))
 	}
 	return nil
 }

@@ -241,6 +241,22 @@ func TestCounted(t *testing.T) {
 	}
 }
 
+// Where there is no server, nothing is done, and the reason does not tell the password.
+func TestNoServer(t *testing.T) {
+	x := newBench(t)
+	x.fill(1)
+	r := x.expect(exitNotStored, "--json", "--to-uri", "mongodb://ada:secret@127.0.0.1:1/?serverSelectionTimeoutMS=50")
+	if s := r.summary; !strings.HasPrefix(s.Error, "the target: no connection") || s.Result != "not stored" || strings.Contains(r.stdout+r.stderr, "secret") {
+		t.Errorf("%s\n%s", r.stdout, r.stderr)
+	}
+}
+
+// A source that has no documents is copied by storing none, and said to be so.
+func TestNoDocuments(t *testing.T) {
+	x := newBench(t)
+	x.mention(x.expect(exitStored), "stored nothing, because "+x.ns("a")+" has no such documents")
+}
+
 // Source and target may be on different servers.
 func TestAnotherServer(t *testing.T) {
 	x := newBench(t)

@@ -77,11 +77,11 @@ func (p *program) demonstrate(ctx context.Context, show *screen.Screen) (err err
 	say("%s\n", stage.About)
 	say("The places are put into one collection. There they have the code of their\ncountry. Then they are split into two collections: countries, each with a\nnumber, and cities, each with a number of its own and that of its country. Both\nare one batch. The function that does it stands in split.go.\n")
 	d := &demo{program: p, show: show, say: say, db: stage.Database}
-	if err := d.play(ctx, found); ctx.Err() != nil {
+	err = d.play(ctx, found)
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	} else {
-		return err
 	}
+	return err
 }
 
 // demo is one performance.

@@ -52,10 +52,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	driver "go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/intact-go/intact/examples/internal/job"
@@ -123,24 +126,26 @@ func (p *program) run(ctx context.Context, args []string) int {
 
 // copy does what the command line says.
 func (p *program) copy(ctx context.Context, o *options, show *screen.Screen) int {
-	from, err := job.Connect(ctx, "migrate", o.from.uri, p.dialer)
-	if err != nil {
-		show.Say("migrate: the source: %s; nothing was done", err.Error())
-		return exitNotStored
-	}
-	defer job.Disconnect(from)
-	to, err := job.Connect(ctx, "migrate", o.to.uri, p.dialer)
-	if err != nil {
-		show.Say("migrate: the target: %s; nothing was done", err.Error())
-		return exitNotStored
-	}
-	defer job.Disconnect(to)
-	c := o.copy(from, to)
-	run := c.Run
-	if o.dryRun {
-		run = c.DryRun
-	}
-	s := run(ctx, show, o.from.uri, o.to.uri)
+	s := p.connectAndCopy(ctx, o, show)
 	s.report(p.stdout, show, o.errors, o.json, o.quiet)
 	return s.code()
+}
+
+func (p *program) connectAndCopy(ctx context.Context, o *options, show *screen.Screen) *summary {
+	var clients [2]*mongo.Client
+	for i, uri := range []string{o.from.uri, o.to.uri} {
+		client, err := job.Connect(ctx, "migrate", uri, p.dialer)
+		if err != nil {
+			s := &summary{From: o.from.namespace(), Targets: []target{{Collection: o.to.namespace()}}, Batch: o.batchID, start: time.Now()}
+			s.failed(ctx, fmt.Errorf("the %s: %w", [...]string{"source", "target"}[i], err))
+			return s
+		}
+		defer job.Disconnect(client)
+		clients[i] = client
+	}
+	c := o.copy(clients[0], clients[1])
+	if o.dryRun {
+		return c.DryRun(ctx, show, o.from.uri, o.to.uri)
+	}
+	return c.Run(ctx, show, o.from.uri, o.to.uri)
 }

@@ -214,6 +214,9 @@ func (s *summary) text(show *screen.Screen) string {
 		case s.Replayed:
 			return "already done, nothing was written now. An earlier run stored\n" + where
 		}
+		if s.Read == 0 {
+			return "stored nothing, because " + s.From + " has no such documents"
+		}
 		text := "stored " + where + "\n" + read + " in " + screen.Seconds(time.Since(s.start)) + "; counted afterwards: " + count
 		if len(numbers) > 0 {
 			text += "\nnumbers: " + strings.Join(numbers, ", ")
