@@ -35,6 +35,29 @@
 // A document without an _id gets an ObjectID out of a block that only this batch can make, so that its _id proves whose
 // it is. A document with an _id of the caller's or of a sequence carries a stamp, a small field with the attempt's
 // random id, and is deleted only by _id and stamp together. See Stamp for the choices.
+//
+// # Scale
+//
+// A batch is ceil(documents / ChunkSize) insert commands, Concurrency of them at a time, one command for the numbers of
+// each sequence (of a stream, for each chunk), and one listCollections for each collection that the Inserter has not seen. A rollback is one delete for
+// each 10,000 minted or 1,000 claimed ids.
+//
+// Any number of documents can be in a batch. With Into they are all encoded in memory first; with Stream a few chunks are.
+// What is kept of each stored document is nothing for a minted id, whose batch has one range for up to 16,777,216 of
+// them, and for a claimed id the id itself. With a journal, a hundred million documents with minted ids are one record of
+// less than a kilobyte, and their recovery 10,000 deletes; with claimed ids they are 100,000 pages and as many deletes.
+//
+// On sharded collections, chunks are unordered, so that mongos sends the parts of each to their shards at once. Deletes
+// name ranges of ids or ids with the stamp, not the shard key: mongos sends them to all shards, which is right, and slower
+// than a targeted delete. An _id is unique on its shard only, unless it is the shard key; the stamp tells documents with
+// the same _id apart. Under StampNone nothing does, and Part.ShardKey is needed.
+//
+// A server that throttles (error 16500 with a hint, as Cosmos DB; SystemOverloadedError, as MongoDB) is sent only what it
+// refused, after the delay that it asks for, one command at a time until answers come well again; a rollback waits for
+// the same signs and is never given up for them.
+//
+// Many processes can share one Config's collections and sequences; what they contend for is the document of a counter, once
+// a batch. Package idgen tells when to take blocks or stripes.
 package batch
 
 import (

@@ -43,6 +43,13 @@
 // a sequence for each tenant, parent document or other value. RaiseTo and RaiseToMax catch up with data that is ahead. Integers
 // of 32 and 64 bits and whole doubles below 2^53 are understood, anything else is reported and left alone.
 //
+// # Many clients
+//
+// A counter is one document, and a server carries out its writes one after the other: with a millisecond for each, all
+// clients together get a thousand numbers a second by Next, whether they are 4 or 256. What helps is to write less often:
+// a batch takes all its numbers in one write, Take and Buffered take blocks. Where numbers must be taken singly, Striped
+// spreads the writes over k documents. docs/measured.md in the repository has a model of this with 1 to 256 clients.
+//
 // # In a batch
 //
 // Every kind has a method Reserve as package batch wants it. An [Optimistic] also tells a batch which refused documents

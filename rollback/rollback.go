@@ -61,7 +61,8 @@ type Target struct {
 	Acknowledged bool
 
 	// ShardKeys, if not nil, has one entry per entry of IDs: the values of the shard key's fields, by their names or
-	// dotted paths, which then are part of the delete's filter. An _id is unique per shard only. With a Stamp or with Ranges deletes are right without.
+	// dotted paths, which then are part of the delete's filter. An _id is unique per shard only. With a Stamp or with
+	// Ranges deletes are right without: mongos sends them to all shards.
 	ShardKeys []bson.D
 
 	// Unproven are _id values of inserts whose answer was lost and for which there is no proof. They are read back
