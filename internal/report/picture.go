@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"html"
 	"math"
 	"strings"
 )
@@ -54,7 +55,7 @@ func picture(curves []curve) string {
 		last := c.points[len(c.points)-1]
 		label := max(yOf(last.perSecond)+4, nextLabel) // labels of curves that end together must not overlap
 		nextLabel = label + lineSpacing
-		fmt.Fprintf(&s, `<text x="%.1f" y="%.1f" fill="%s">%s</text>`+"\n", xOf(float64(last.documents))+10, label, colours[i], c.name)
+		fmt.Fprintf(&s, `<text x="%.1f" y="%.1f" fill="%s">%s</text>`+"\n", xOf(float64(last.documents))+10, label, colours[i], html.EscapeString(c.name))
 	}
 	s.WriteString("</svg>\n")
 	return s.String()
