@@ -346,6 +346,7 @@ func TestLeaseSettings(t *testing.T) {
 
 // TestManyLongIDs: neither many nor long ids outgrow what the journal writes.
 func TestManyLongIDs(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ documents, idBytes, chunk int }{
 		{20_000, 1_000, 1_000},
 		{20_000, 1_000, 100_000}, // a chunk's ids alone pass the limit of a document

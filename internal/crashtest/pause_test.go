@@ -22,6 +22,7 @@ import (
 // TestPause stops processes with SIGSTOP for longer than their lease, has a recovery take over, and has them go on: as a
 // laptop that was closed would, or a container that was frozen. There is one verdict, and both sides know it.
 func TestPause(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		at     string
 		fenced bool // and so rolled back; else the batch is stored
