@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/intact-go/intact/internal/faultwire"
+	"github.com/intact-go/intact/internal/servertest"
 )
 
 // Both forms of a body do the same; ids and numbers are in the order of the companies.
@@ -256,4 +257,30 @@ func TestValidator(t *testing.T) {
 	if n := s.count(); n != 0 {
 		t.Errorf("%d companies", n)
 	}
+}
+
+// On every kind of server the same comes of the same, and what a server can watch over it does.
+func TestServers(t *testing.T) {
+	servertest.Each(t, func(t *testing.T, server *servertest.Server) {
+		x := targetOn(t, server)
+		s := x.serve()
+		s.expectStored(s.post("k", list("A-1", "A-2")), 2)
+		s.expect(s.post("k", list("A-1", "A-3")), http.StatusUnprocessableEntity, "key-reused")
+		p := s.expect(s.post("", list("B-1", "A-2", "B-1")), http.StatusConflict, "duplicate")
+		if len(p.Failures) != 2 || p.Failures[0].Index != 1 || p.Failures[1].Index != 2 {
+			t.Errorf("%+v", p)
+		}
+		if code := s.end(); code != exitStopped {
+			t.Errorf("exit code %d", code)
+		}
+		s = x.serve() // now everything exists
+		s.expectStored(s.post("", list("B-1")), 1)
+		if got := s.registrations(); !slices.Equal(got, []string{"A-1", "A-2", "B-1"}) {
+			t.Errorf("stored: %v", got)
+		}
+		_, err := s.db.Collection("companies").InsertOne(t.Context(), bson.D{{Key: "name", Value: "of another program"}, {Key: "registration", Value: "C-1"}})
+		if validates := server.Kind != servertest.KindEmbedded; (err != nil) != validates {
+			t.Errorf("a company without number: %v", err)
+		}
+	})
 }

@@ -142,17 +142,18 @@ func (s *service) body(w http.ResponseWriter, r *http.Request) ([]byte, *problem
 		return nil, newProblem("media-type", "Send application/json in UTF-8 and not compressed; this is %s.", described(r.Header.Get("Content-Type"), encoding))
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // not for the whole request: its end would pass for a client that went away
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBytes))
-	_ = control.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
 	switch {
+	case err == nil: // from here on, the deadline would pass for a client that goes away; otherwise it bounds what is left of the body
+		_ = control.SetReadDeadline(time.Time{})
 	case errors.As(err, &large):
 		return nil, newProblem("too-large", "The request has more than %d bytes.", large.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		w.Header().Set("Connection", "close")
 		return nil, newProblem("too-slow", "The body did not arrive within %v.", bodyTime)
-	case err != nil:
+	default:
 		return nil, newProblem("client-gone", "The body did not arrive.")
 	}
 	return body, nil

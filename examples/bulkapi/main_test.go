@@ -46,7 +46,11 @@ type target struct {
 
 func newTarget(t testing.TB) *target {
 	t.Helper()
-	server := servertest.Embedded(t)
+	return targetOn(t, servertest.Embedded(t))
+}
+
+func targetOn(t testing.TB, server *servertest.Server) *target {
+	t.Helper()
 	return &target{t: t, uri: server.URI, db: server.Database(t, server.Client(t)), wire: faultwire.ForTest(t)}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -159,6 +160,24 @@ func TestInvalidKey(t *testing.T) {
 		}
 	}
 	if n := s.count(); n != 4 {
+		t.Errorf("%d companies", n)
+	}
+}
+
+// A body that does not arrive keeps nobody waiting for ever.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t).serve()
+	connection, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	fmt.Fprintf(connection, "POST /companies:batchCreate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n%s", list("A-1"))
+	if answer, err := io.ReadAll(connection); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408 ") || !strings.Contains(string(answer), "/problems/too-slow") {
+		t.Errorf("%v\n%s", err, answer)
+	}
+	if n := s.count(); n != 0 {
 		t.Errorf("%d companies", n)
 	}
 }
