@@ -43,13 +43,15 @@ func limits() journal.Limits {
 	}
 }
 
-// onEach runs a test on every kind of server.
+// onEach runs a test on every kind of server, in real time: whatever the machine is busy with, no command is given up.
 func onEach(t *testing.T, test func(f *fixture)) {
 	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
 		wire := faultwire.ForTest(t)
 		db := s.Database(t, s.Client(t, options.Client().SetDialer(wire)))
 		coll := db.Collection(heads)
-		test(&fixture{t, journal.New(coll, limits()), wire, coll})
+		patient := limits()
+		patient.Command, patient.Patience = time.Minute, 3*time.Minute
+		test(&fixture{t, journal.New(coll, patient), wire, coll})
 	})
 }
 
