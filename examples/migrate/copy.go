@@ -42,6 +42,9 @@ type Copy struct {
 	Mark string
 }
 
+// patient is how documents are deleted: until none is left, or the process is ended and leaves the rest to the journal.
+var patient = rollback.Policy{Budget: -1, CommandTimeout: job.DeleteTime}
+
 // Run copies, and finishes first what an earlier run with the same journal has left. What came of it is in the summary,
 // errors included.
 func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *summary {
@@ -55,12 +58,13 @@ func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *su
 		Lease:       c.Lease,
 		Progress:    view.Progress,
 		Observe:     view.Observe,
-		// A negative budget: go on until nothing is left, or until the process is ended and the journal has it.
-		Rollback: rollback.Policy{Budget: -1, CommandTimeout: job.DeleteTime},
+		Rollback:    patient,
 	})
 	result, err := c.earlier(ctx, inserter)
 	if err == nil && result == nil {
-		if err = c.clearUp(ctx, show, uris); err == nil {
+		if err = c.clearUp(ctx, show, uris); err != nil {
+			s.unknown = true
+		} else {
 			result, err = c.insert(ctx, inserter, view, s)
 		}
 	}
@@ -88,9 +92,22 @@ func (c *Copy) earlier(ctx context.Context, inserter *batch.Inserter) (*batch.Re
 // clearUp finishes what killed runs have left. What cannot be finished now keeps only a run of the same job from
 // starting, of which InsertOnce tells. The journal's records stay: they are what "already done" is known from.
 func (c *Copy) clearUp(ctx context.Context, show *screen.Screen, uris []string) error {
-	report, err := job.RecoverAll(ctx, c.Journal, rollback.Recovery{Retention: -1}, "copy", show)
-	if report.Deleted > 0 {
-		show.Note("%s: deleted %d documents of a run that was killed", show.Program, report.Deleted)
+	deleted := 0
+	policy := patient
+	policy.Observe = func(event rollback.Event) {
+		if event.Kind != rollback.Deleted {
+			return
+		}
+		if deleted == 0 {
+			show.Begin("deleting what a killed run has left", -1, screen.Deletions)
+		}
+		deleted += int(event.Documents)
+		show.Add(int(event.Documents), deleted)
+	}
+	_, err := job.RecoverAll(ctx, c.Journal, rollback.Recovery{Policy: policy, Retention: -1}, "copy", show)
+	show.End()
+	if deleted > 0 {
+		show.Note("%s: deleted %d documents of a run that was killed", show.Program, deleted)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -41,7 +41,7 @@
 // with a progress bar if that is a terminal.
 //
 //	0  stored: all documents are in the target for good, now or by an earlier run (with --dry-run: fit to be stored)
-//	1  not stored: nothing of the copy is in the target
+//	1  not stored: nothing of this run is in the target
 //	2  the command line makes no sense; nothing was done
 //	3  incomplete: documents of the copy may be in the target, but not for good, or another run is at work. The same command
 //	   again, or examples/recover, clears up

@@ -54,7 +54,7 @@ Flags:
 %s
 Exit codes:
   0  stored, now or by an earlier run (or, with --dry-run, fit to be stored)
-  1  not stored: nothing of the copy is in the target
+  1  not stored: nothing of this run is in the target
   2  the command line makes no sense
   3  incomplete: documents of the copy may be left, or another run is at work;
      the same command again clears up

@@ -47,7 +47,7 @@ func newSource(ctx context.Context, coll *mongo.Collection, filter bson.D) (*sou
 
 // count says how many documents there are to read, roughly; negative if that takes too long to find out.
 func (s *source) count(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var n int64
 	var err error

@@ -89,7 +89,7 @@ func TestSignal(t *testing.T) {
 		wire := x.wire()
 		signals := make(chan os.Signal)
 		wire.On(faultwire.Insert.In(x.ns("b"))).Nth(3).Before(func(context.Context, *faultwire.Request) { signals <- s })
-		r := x.runWith(&program{signals: signals}, "--json", "--sequence", "no=s")
+		r := x.runWith(&program{signals: signals}, "--json", "--sequence", "no=s", "--numInsertionWorkers", "1")
 		x.code(r, exitNotStored)
 		if s := r.summary; s.Result != "not stored" || !strings.HasPrefix(s.Error, "interrupted by SIG") || s.Read == 0 {
 			t.Errorf("%+v", s)
@@ -126,7 +126,7 @@ func TestProcessInterrupted(t *testing.T) {
 // The second signal does not wait for the rollback, and says what to do.
 func TestSignalTwice(t *testing.T) {
 	x := newBench(t)
-	x.fill(3000)
+	x.fill(6000)
 	wire := x.wire()
 	signals, exited := make(chan os.Signal), make(chan int, 1)
 	wire.On(faultwire.Insert.In(x.ns("b"))).Nth(2).Before(func(context.Context, *faultwire.Request) { signals <- os.Interrupt })
@@ -138,7 +138,7 @@ func TestSignalTwice(t *testing.T) {
 		}
 		left = x.count("b") // a real process would have gone by now
 	})
-	r := x.runWith(&program{signals: signals, exit: func(code int) { exited <- code }})
+	r := x.runWith(&program{signals: signals, exit: func(code int) { exited <- code }}, "--numInsertionWorkers", "1")
 	x.mention(r, "SIGINT again: leaving", "the same command again deletes them first")
 	if left == 0 {
 		t.Error("the rollback was over, so that the test shows nothing")
