@@ -163,7 +163,7 @@ func TestKeyInProgress(t *testing.T) {
 	for _, body := range []string{list("A-1"), list("A-2")} {
 		r := s.post("k", body)
 		p := s.expect(r, http.StatusConflict, "in-progress")
-		if r.header.Get("Retry-After") == "" || p.Stored != storedUnknown {
+		if r.header.Get("Retry-After") == "" || p.Stored != storedNothing {
 			t.Errorf("%+v", r)
 		}
 	}

@@ -198,13 +198,11 @@ func (s *service) judge(ctx context.Context, r *request, err error, failed *batc
 	}
 	switch {
 	case errors.Is(err, batch.ErrInProgress):
-		p := newProblem("in-progress", "Another request with this key has not ended, or its process has died and a recovery will end it. This request changed nothing.")
-		p.Stored = storedUnknown
-		return p.again(soon)
+		return newProblem("in-progress", "Another request with this key has not ended, or its process has died and a recovery will end it. This one changed nothing.").again(soon)
 	case errors.Is(err, batch.ErrKeyReused):
 		return newProblem("key-reused", "The key belongs to a batch with other companies, which stays as it is. Nothing of this request was stored.")
 	case failed == nil:
-		return fault(err, "This request changed nothing.")
+		return fault(err)
 	case failed.Unresolved():
 		p := newProblem("unresolved", "All %d companies are in the database, but whether they stay is not known yet. Repeat the request with the same %s to learn it. Recovery decides within about %v.", len(r.companies), keyHeader, 3*s.lease)
 		p.Stored = storedUnknown
@@ -216,21 +214,22 @@ func (s *service) judge(ctx context.Context, r *request, err error, failed *batc
 	case len(failed.Documents) > 0:
 		return r.refused(failed)
 	case stopped:
-		return newProblem("unavailable", "The server is stopping. The batch was rolled back, nothing of it is stored.").again(soon)
+		return newProblem("unavailable", "The server is stopping. Whatever the request had stored was deleted again.").again(soon)
 	case ctx.Err() == context.Canceled:
-		return newProblem("client-gone", "The client went away. The batch was rolled back, nothing of it is stored.")
+		return newProblem("client-gone", "The client went away. Whatever the request had stored was deleted again.")
 	case ctx.Err() != nil:
-		return newProblem("unavailable", "The batch was not stored within %v. It was rolled back, nothing of it is stored.", s.requestTimeout).again(soon)
+		return newProblem("unavailable", "The request was not done within %v. Whatever it had stored was deleted again.", s.requestTimeout).again(soon)
 	}
-	return fault(failed.Cause, "Nothing of the batch is stored.")
+	return fault(failed.Cause)
 }
 
 // fault is for what is not the client's doing.
-func fault(err error, truth string) *problem {
+func fault(err error) *problem {
+	const truth = "This request has left nothing in the database; whether an earlier one with the key has, a repetition tells."
 	if passes(err) {
-		return newProblem("unavailable", "The database does not answer, or is too busy. %s", truth).again(soon)
+		return newProblem("unavailable", "The database does not answer, or is too busy. "+truth).again(soon)
 	}
-	return newProblem("internal", "Something is wrong with the server or its database; the log says what. %s", truth)
+	return newProblem("internal", "Something is wrong with the server or its database; the log says what. "+truth)
 }
 
 // refused lists the companies that the database refused. Not its words: they may quote what others have stored.

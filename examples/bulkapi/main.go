@@ -4,8 +4,8 @@
 //	go run ./examples/bulkapi --demo          makes some calls itself, shows the answers, and ends
 //	go run ./examples/bulkapi --uri mongodb://localhost:27017 --db crm --listen 127.0.0.1:8080
 //
-// --help lists the flags. MONGODB_URI names a server like --uri does. Collections, the unique index and, where the server
-// knows them, the validator are made at the start.
+// --help lists the flags. MONGODB_URI names a server like --uri does. Collections, unique indexes and, where the server
+// knows them, the validator are made at the start. There is no authentication: that is for what stands in front of it.
 //
 // # Endpoints
 //
@@ -20,9 +20,8 @@
 // # What is true after an answer
 //
 //	201  every company is stored, with the ids and numbers of the answer
-//	4xx  nothing of the request is stored; 409 in-progress is about another request, see below
-//	500  nothing of the request is stored
-//	503  the member "stored" says it: "nothing", or "unknown" if the rollback or the commit could not be finished. What
+//	4xx  the request has left nothing in the database
+//	5xx  the member "stored" says it: "nothing", or "unknown" if the rollback or the commit could not be finished. What
 //	     is left is then in the journal, and the recovery that runs in every process of this program deletes it, or finds
 //	     that the batch is stored
 //	none the client went away: rolled back before the handler ends, unless everything was stored by then. A client that

@@ -17,7 +17,7 @@ type problem struct {
 	Title    string    `json:"title"`
 	Status   int       `json:"status"`
 	Detail   string    `json:"detail"`
-	Stored   string    `json:"stored"`          // what is in the database of this very request: "nothing" or "unknown"
+	Stored   string    `json:"stored"`          // what this very request has left in the database: "nothing" or "unknown"
 	Batch    string    `json:"batch,omitempty"` // the Idempotency-Key, given or made
 	Line     int       `json:"line,omitzero"`
 	Column   int       `json:"column,omitzero"` // in characters
