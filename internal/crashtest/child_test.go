@@ -130,7 +130,7 @@ func (t task) insert(db *mongo.Database) error {
 	case failing:
 		config.Concurrency = 1 // all is sent when the last chunk fails
 	case late:
-		config.RetryTime = -1
+		config.Concurrency, config.RetryTime = 1, -1 // the last chunk is that of the last part
 	}
 	documents := func(n int, id func(i int) any) []bson.D {
 		all := make([]bson.D, n)
