@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
@@ -382,4 +383,13 @@ func (w *world) plantInPlace(coll string, i int) func(context.Context, *faultwir
 	return func(_ context.Context, r *faultwire.Request) {
 		w.plant(coll, bson.D{{Key: "_id", Value: r.IDs()[i]}, {Key: "theirs", Value: true}})
 	}
+}
+
+// monitor returns the world's database over the wire through a client that tells the context of each of its commands.
+func (w *world) monitor(started func(context.Context)) *mongo.Database {
+	w.Helper()
+	opts := options.Client().SetDialer(w.wire).SetMonitor(&event.CommandMonitor{
+		Started: func(ctx context.Context, _ *event.CommandStartedEvent) { started(ctx) },
+	})
+	return w.server.Client(w.T, opts).Database(w.db.Name())
 }
