@@ -6,7 +6,7 @@
 //	    --rename lng=lon --sequence no=places                  copies a collection and numbers it anew
 //
 // What the command line can change stands in transform.go. For anything else, write a function of type Transform and a
-// Copy as demo.go does, which splits one collection into two that refer to each other.
+// Copy as split.go does, which splits one collection into two that refer to each other.
 //
 // # All or nothing, and again
 //
@@ -20,7 +20,8 @@
 // once; the next run clears up.
 //
 // There is no isolation: readers of the target see documents of the copy before it is complete. Until then each carries a
-// mark (--stampField), which proves whose it is. At the end the documents are counted by it, and it is removed.
+// mark (--stampField), which proves whose it is. At the end the documents are counted by it, and it is removed, which
+// writes each a second time.
 //
 // # What the copy contains
 //
