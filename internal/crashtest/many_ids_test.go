@@ -17,7 +17,7 @@ func TestRecoverManyLongIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, "", func(j *journaled) { // FerretDB takes minutes, see TestManyLongIDs
 		t := j.T
-		const size = 10_000
+		const size = 5_000
 		documents := make([]bson.D, size)
 		for i := range documents {
 			documents[i] = bson.D{{Key: "_id", Value: fmt.Sprintf("%01000d", i)}}
@@ -35,7 +35,7 @@ func TestRecoverManyLongIDs(t *testing.T) {
 		dies.Off()
 		j.expect(size, "open")
 		pages, err := j.around.Collection("journal.pages").CountDocuments(context.Background(), bson.D{})
-		if err != nil || pages < 3 {
+		if err != nil || pages < 2 {
 			t.Errorf("there are %d pages, %v", pages, err)
 		}
 		patient := func(r *rollback.Recovery) { r.Policy.Budget = -1 }
