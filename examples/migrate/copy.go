@@ -38,7 +38,8 @@ type Copy struct {
 	Lease   time.Duration // without a sign of life for so long, a run counts as killed
 	Workers int           // insert commands at a time
 
-	// Mark is the field by which the documents are told from others until all is done, and which is removed then.
+	// Mark is the field that proves of documents with an _id of their own, until all is done, that the copy has stored
+	// them. It is removed then.
 	Mark string
 }
 
@@ -52,7 +53,7 @@ func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *su
 	view := &screen.Batch{Screen: show, URIs: uris}
 	inserter := batch.New(batch.Config{
 		Concurrency: c.Workers,
-		Stamp:       batch.StampAll,
+		Stamp:       c.stamp(),
 		StampField:  c.Mark,
 		Journal:     c.Journal,
 		Lease:       c.Lease,
@@ -74,7 +75,7 @@ func (c *Copy) Run(ctx context.Context, show *screen.Screen, uris ...string) *su
 	}
 	s.stored(result)
 	if !s.Replayed {
-		show.Note("%s: all is stored; counting it by its marks, and removing them", show.Program)
+		show.Note("%s: all is stored; counting it, and removing the marks", show.Program)
 	}
 	s.unfinished = c.finish(ctx, s)
 	return s
@@ -128,6 +129,11 @@ func (c *Copy) insert(ctx context.Context, inserter *batch.Inserter, view *scree
 		view.Screen.Say("%s: reading goes on behind the last document: %s", view.Screen.Program, screen.Clip(screen.HideCredentials(err, s.uris...).Error(), 200))
 	}
 	view.Total = from.count(ctx)
+	for i, coll := range c.To {
+		if s.Targets[i].before, err = c.primary(coll).CountDocuments(ctx, bson.D{}); err != nil {
+			return nil, fmt.Errorf("the target cannot be read: %w", err)
+		}
+	}
 	s.feed = newFeed(from, c.Transform(false), len(c.To), c.Workers)
 	parts := make([]batch.Part, len(c.To))
 	for i, coll := range c.To {
@@ -140,34 +146,56 @@ func (c *Copy) insert(ctx context.Context, inserter *batch.Inserter, view *scree
 }
 
 // errCount is the reason of a copy that is stored but not what was read.
-var errCount = errors.New("the target does not have as many marked documents as were stored: somebody deleted some, or changed the mark. The marks stay, so that you can look; the same command again removes them")
+var errCount = errors.New("the target does not have as many documents more as were stored: somebody deletes there. Marks stay, so that you can look; the same command again removes them")
 
-// finish counts the documents by their mark, and then removes the marks. If an earlier run has done so, nothing is left to
-// do; if it was killed at it, the number says nothing any more.
+// finish counts the documents, by their marks or, where not all have one, by how many the collection has more than before,
+// and then removes the marks. If an earlier run has done so, nothing is left to do; if it was stopped at it, the number says
+// nothing any more.
 func (c *Copy) finish(ctx context.Context, s *summary) error {
-	marked := bson.D{{Key: c.Mark, Value: s.result.BatchID}}
+	mark := bson.D{{Key: c.Mark, Value: s.result.BatchID}}
+	marked := make([]int64, len(c.To))
 	whole := true
 	for i, coll := range c.To {
-		n, err := c.primary(coll).CountDocuments(ctx, marked)
-		if err != nil {
+		t := &s.Targets[i]
+		var err error
+		if marked[i], err = c.primary(coll).CountDocuments(ctx, mark); err != nil {
 			return fmt.Errorf("the documents could not be counted: %w", err)
 		}
-		s.Targets[i].Counted = int(n)
-		whole = whole && int(n) == s.Targets[i].Stored
+		t.Counted = int(marked[i])
+		if t.Counted < t.Stored && !s.Replayed {
+			now, err := c.primary(coll).CountDocuments(ctx, bson.D{})
+			if err != nil {
+				return fmt.Errorf("the documents could not be counted: %w", err)
+			}
+			t.Counted = int(now - t.before)
+			whole = whole && t.Counted >= t.Stored // more, if others store documents there
+		}
 	}
-	if !whole && !s.Replayed {
+	if !whole {
 		return errCount
 	}
 	for i, coll := range c.To {
-		if s.Targets[i].Counted == 0 {
+		if marked[i] == 0 {
 			continue
 		}
-		if _, err := c.primary(coll).UpdateMany(ctx, marked, bson.D{{Key: "$unset", Value: bson.D{{Key: c.Mark, Value: ""}}}}); err != nil {
+		if _, err := c.primary(coll).UpdateMany(ctx, mark, bson.D{{Key: "$unset", Value: bson.D{{Key: c.Mark, Value: ""}}}}); err != nil {
 			return fmt.Errorf("the marks could not be removed from %s: %w", s.Targets[i].Collection, err)
 		}
-		s.Unmarked += s.Targets[i].Counted
+		s.Unmarked += int(marked[i])
 	}
 	return nil
+}
+
+// stamp says which documents get the mark: those with an _id of their own. The others need none as a proof, but where source
+// and target have the same names, they may be the same, by two addresses; then the mark tells the copy what it has stored
+// itself, or it would read that for ever.
+func (c *Copy) stamp() batch.Stamp {
+	for _, coll := range c.To {
+		if coll.Name() == c.From.Name() && coll.Database().Name() == c.From.Database().Name() {
+			return batch.StampAll
+		}
+	}
+	return batch.StampClaimed
 }
 
 // primary is a collection as the server has it now, not as it was a moment ago on another member.

@@ -45,7 +45,7 @@ func TestEverythingIsThere(t *testing.T) {
 		n := len(documents) + 3000
 		r := x.expect(exitStored, "--json")
 		x.same("a", "b")
-		if s := r.summary; s.Read != n || s.Stored != n || s.Targets[0] != (target{x.ns("b"), n, n}) || s.Result != "stored" || s.Unmarked != n {
+		if s := r.summary; s.Read != n || s.Stored != n || s.Targets[0] != (target{Collection: x.ns("b"), Stored: n, Counted: n}) || s.Result != "stored" || s.Unmarked != n {
 			t.Errorf("%+v", s)
 		}
 		wire := x.wire()
@@ -224,13 +224,14 @@ func TestCounted(t *testing.T) {
 	x := newBench(t)
 	x.fill(1500)
 	wire := x.wire()
-	wire.On(faultwire.Aggregate.In(x.ns("b"))).Once().Before(func(ctx context.Context, _ *faultwire.Request) {
-		if _, err := x.db.Collection("b").DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3}}}}); err != nil {
-			t.Error(err)
-		}
-	})
+	wire.On(faultwire.Aggregate.In(x.ns("b"))).Nth(2).Before( // the first is before the copy
+		func(ctx context.Context, _ *faultwire.Request) {
+			if _, err := x.db.Collection("b").DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3}}}}); err != nil {
+				t.Error(err)
+			}
+		})
 	s := x.expect(exitUnfinished, "--json").summary
-	if s.Targets[0] != (target{x.ns("b"), 1500, 1497}) || s.Result != "unfinished" || s.Unmarked != 0 {
+	if s.Targets[0] != (target{Collection: x.ns("b"), Stored: 1500, Counted: 1497}) || s.Result != "unfinished" || s.Unmarked != 0 {
 		t.Errorf("%+v", s)
 	}
 	if s := x.expect(exitStored, "--json").summary; !s.Replayed || s.Unmarked != 1497 {
@@ -255,6 +256,51 @@ func TestNoServer(t *testing.T) {
 func TestNoDocuments(t *testing.T) {
 	x := newBench(t)
 	x.mention(x.expect(exitStored), "stored nothing, because "+x.ns("a")+" has no such documents")
+}
+
+// New documents need no mark, are written once, and are counted by how many more there are.
+func TestNewIDsWithoutMark(t *testing.T) {
+	x := newBench(t)
+	x.fill(1500)
+	x.insert("b", bson.D{}, bson.D{})
+	wire := x.wire()
+	s := x.expect(exitStored, "--json", "--new-ids").summary
+	if s.Targets[0] != (target{Collection: x.ns("b"), Stored: 1500, Counted: 1500}) || s.Unmarked != 0 || x.count("b") != 1502 {
+		t.Errorf("%+v", s)
+	}
+	if updates := wire.Events(faultwire.Update.In(x.ns("b"))); len(updates) > 0 {
+		t.Errorf("%v", updates)
+	}
+}
+
+// A collection that is copied into itself, by another address of its server, does not go on for ever. These servers read a
+// collection as it was in the beginning; one that comes upon what was stored meanwhile finds a mark, which is refused.
+func TestIntoItself(t *testing.T) {
+	servertest.Each(t, func(t *testing.T, server *servertest.Server) {
+		x := benchOn(t, server)
+		x.fill(1500)
+		other := x.uri + "?appName=other"
+		if strings.Contains(x.uri, "?") {
+			other = x.uri + "&appName=other"
+		}
+		args := []string{"--to-collection", "a", "--to-uri", other}
+		x.expect(exitNotStored, args...)
+		if n := x.count("a"); n != 1500 {
+			t.Errorf("%d documents", n)
+		}
+		wire := x.wire()
+		r := x.run(append(args, "--new-ids")...)
+		if n := x.count("a"); !(r.code == exitNotStored && n == 1500 || r.code == exitStored && n == 3000) {
+			t.Errorf("code %d, %d documents\n%s", r.code, n, r.stderr)
+		}
+		for _, e := range wire.Events(faultwire.Insert.In(x.ns("a"))) {
+			for _, raw := range e.Documents() {
+				if _, err := raw.LookupErr("_migration"); err != nil {
+					t.Fatalf("without a mark: %v", raw)
+				}
+			}
+		}
+	})
 }
 
 // Source and target may be on different servers.

@@ -98,7 +98,7 @@ func newStage(ctx context.Context, c *Copy, coll *mongo.Collection, numbered []s
 		}
 	}
 	var err error
-	g.checker, err = job.NewChecker(coll.Database().Name(), coll.Name(), batch.Config{Stamp: batch.StampAll, StampField: c.Mark}, numbered...)
+	g.checker, err = job.NewChecker(coll.Database().Name(), coll.Name(), batch.Config{Stamp: c.stamp(), StampField: c.Mark}, numbered...)
 	return g, err
 }
 

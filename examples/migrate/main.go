@@ -19,9 +19,9 @@
 // SIGINT, SIGTERM and SIGHUP end the copying and roll back, for as long as it takes. A second signal ends the program at
 // once; the next run clears up.
 //
-// There is no isolation: readers of the target see documents of the copy before it is complete. Until then each carries a
-// mark (--stampField), which proves whose it is. At the end the documents are counted by it, and it is removed, which
-// writes each a second time.
+// There is no isolation: readers of the target see documents of the copy before it is complete. Until then those that keep
+// their _id carry a mark (--stampField), which proves whose they are. At the end it is removed, which writes them a second
+// time, and the documents are counted.
 //
 // # What the copy contains
 //

@@ -86,7 +86,7 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 	f.StringVar(&o.batchID, "batch-id", "", "the `key` under which the copy is noted: what was stored under it is not stored again (default made of the names of source and target, as \"shop.a -> shop.b\", and of what is done to the documents)")
 	f.DurationVar(&o.lease, "lease", 10*time.Second, "how long a run may show no sign of life before it counts as killed")
 	f.IntVar(&o.workers, "numInsertionWorkers", 4, "`number` of insert commands at a time")
-	f.StringVar(&o.stampField, "stampField", "_migration", "`name` of the field that marks the documents during the copy")
+	f.StringVar(&o.stampField, "stampField", "_migration", "`name` of the field that marks documents with an _id of their own during the copy")
 	f.BoolVar(&o.dryRun, "dry-run", false, "read and transform everything, report what could not be stored, write nothing")
 	f.BoolVar(&o.json, "json", false, "write the summary as a JSON object to the standard output")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no progress and no summary, only what is wrong")

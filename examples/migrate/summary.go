@@ -53,7 +53,8 @@ type summary struct {
 type target struct {
 	Collection string `json:"collection"`
 	Stored     int    `json:"stored"`
-	Counted    int    `json:"counted"` // with the mark, before that was removed
+	Counted    int    `json:"counted"` // those of the copy that are there
+	before     int64  // documents that were there before
 }
 
 // problem is a document of the source that cannot be copied.
