@@ -180,6 +180,22 @@ func TestHooksThatMisbehave(t *testing.T) {
 	})
 }
 
+// Documents whose answer was lost, and that turn out to be stored, are told of like all others.
+func TestEventsAfterALostAnswer(t *testing.T) {
+	eachRetry(t, func(w *world) {
+		w.wire.On(faultwire.Insert).Nth(2).DropReply()
+		told := 0
+		w.mustStore(batch.Config{ChunkSize: 2, Concurrency: 1, Observe: func(e batch.Event) {
+			if e.Kind == batch.Inserted {
+				told += e.Documents
+			}
+		}}, batch.Into(w.coll("c"), numbered(1, 6)))
+		if told != 6 {
+			w.Errorf("%d of 6 documents were told of", told)
+		}
+	})
+}
+
 // A hook that takes longer than the lease does not cost the batch its journal: the lease is kept by itself.
 func TestSlowHookKeepsTheLease(t *testing.T) {
 	eachServer(t, func(w *world) {

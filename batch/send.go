@@ -160,10 +160,15 @@ func (s *sending) attempt() answer {
 		s.commandError(&a, report)
 	}
 	if stored > 0 {
-		s.tell(Event{Kind: Inserted, Collection: s.part.namespace, Documents: stored})
-		s.progress(Inserting, stored)
+		s.stored(stored)
 	}
 	return a
+}
+
+// stored tells that so many documents are stored.
+func (s *sending) stored(documents int) {
+	s.tell(Event{Kind: Inserted, Collection: s.part.namespace, Documents: documents})
+	s.progress(Inserting, documents)
 }
 
 // command is one driver call, and one command on the wire, because a chunk never exceeds a server's limits.

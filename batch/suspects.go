@@ -27,15 +27,19 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 		return
 	}
 	twins := s.twins(s.part, documents)
+	stored := 0
 	for i, d := range documents {
 		if ours[identity(d)] && !twins[identity(d)] {
 			d.verdict, d.unsure = outcome.Applied, true
-			s.sessions.markUnsure(s.session)
-			s.progress(Inserting, 1)
+			stored++
 			continue
 		}
 		d.verdict = outcome.Rejected
 		s.refusal(a, d, suspects[i])
+	}
+	if stored > 0 {
+		s.sessions.markUnsure(s.session)
+		s.stored(stored)
 	}
 }
 

@@ -147,7 +147,7 @@ func (w *world) checkBatch(ctx context.Context, o outcome, all map[int]map[strin
 		if len(stored) > 0 && len(missing) > 0 {
 			problem("crash", "after recovery %d documents are there and %s are not", len(stored), strings.Join(missing, ", "))
 		}
-		if o.batch.size() > 0 { // of an empty one nothing shows whether it is stored
+		if w.remains(o.batch) { // otherwise nothing shows whether it is stored
 			w.checkResolution(ctx, o, failed, len(stored) > 0, &problems)
 		}
 	case !failed.RolledBack() && w.plan.kind() && !errors.Is(o.err, rollback.ErrUnproven):
@@ -175,15 +175,32 @@ func (w *world) checkResolution(ctx context.Context, o outcome, failed *batch.Er
 	}
 }
 
+// remains reports whether a batch has documents that nobody else has removed.
+func (w *world) remains(b batchPlan) bool {
+	for position, part := range b.parts {
+		for i := range part.ids {
+			if !w.bystanders.removed[markerText(b.id, position, i)] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// markerText is the marker as it is read back.
+func markerText(batch, part, document int) string {
+	raw, err := bson.Marshal(marker(batch, part, document))
+	if err != nil {
+		panic(err)
+	}
+	return bson.RawValue{Type: bson.TypeEmbeddedDocument, Value: raw}.String()
+}
+
 // missing lists the documents of a batch that are not there although nobody else removed them.
 func (w *world) missing(b batchPlan, stored map[string]document) (missing []string) {
 	for position, part := range b.parts {
 		for i := range part.ids {
-			raw, err := bson.Marshal(marker(b.id, position, i))
-			if err != nil {
-				panic(err)
-			}
-			m := bson.RawValue{Type: bson.TypeEmbeddedDocument, Value: raw}.String()
+			m := markerText(b.id, position, i)
 			if _, there := stored[m]; !there && !w.bystanders.removed[m] {
 				missing = append(missing, m)
 			}
@@ -200,11 +217,7 @@ func (w *world) checkResult(o outcome, stored map[string]document) (problems []s
 			continue
 		}
 		for i, id := range part.IDs {
-			raw, err := bson.Marshal(marker(o.batch.id, position, i))
-			if err != nil {
-				panic(err)
-			}
-			d, there := stored[bson.RawValue{Type: bson.TypeEmbeddedDocument, Value: raw}.String()]
+			d, there := stored[markerText(o.batch.id, position, i)]
 			if !there {
 				continue
 			}

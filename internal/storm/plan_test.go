@@ -43,14 +43,6 @@ type batchPlan struct {
 	cancel      int // the insert command of this inserter at which the context is cancelled; 0 for never
 }
 
-// size is the number of documents.
-func (b batchPlan) size() (n int) {
-	for _, part := range b.parts {
-		n += len(part.ids)
-	}
-	return n
-}
-
 type partPlan struct {
 	collection int
 	ids        []idPlan
