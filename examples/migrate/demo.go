@@ -122,13 +122,13 @@ func (d *demo) play(ctx context.Context, found places) error {
 	if err != nil {
 		return err
 	}
-	d.say("They are in %s.%s now (%s).\n", d.db.Name(), source.Name(), screen.Seconds(time.Since(start)))
+	d.say("The places are in %s.%s now (%s).\n", d.db.Name(), source.Name(), screen.Seconds(time.Since(start)))
 
 	var bad lost
 	if err := bson.UnmarshalExtJSON(bytes.Split(found.lines, []byte("\n"))[line-1], false, &bad); err != nil {
 		return err
 	}
-	d.say("1. One of the last places, %s, has lost its country on\n   purpose. The split finds that out when it has stored nearly everything, and\n   takes all of it back.\n", bad.Name)
+	d.say("1. One of the last places, %s, has lost its country on\n   purpose. The split finds that out when most are stored, and takes all of\n   it back.\n", bad.Name)
 	if err := d.run(ctx, source, exitNotStored); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (d *demo) example(ctx context.Context, bad lost) error {
 	if err := d.db.Collection("countries").FindOne(ctx, bson.D{{Key: "no", Value: city.CountryNo}}).Decode(&country); err != nil {
 		return err
 	}
-	d.say("\n   For instance, %s is city number %d now,\n   and its country, %s, is number %d. The first split has used up the numbers\n   below: none is given out twice.", bad.Name, city.No, country.ID, city.CountryNo)
+	d.say("\n   For instance, %s is city number %d now,\n   and its country, %s, is number %d. The first split has used up the numbers\n   below these: none is given out twice.", bad.Name, city.No, country.ID, city.CountryNo)
 	return nil
 }
 

@@ -87,7 +87,7 @@ func parse(args []string, env func(string) string, help io.Writer) (*options, er
 	f.DurationVar(&o.lease, "lease", 10*time.Second, "how long a run may show no sign of life before it counts as killed")
 	f.IntVar(&o.workers, "numInsertionWorkers", 4, "`number` of insert commands at a time")
 	f.StringVar(&o.stampField, "stampField", "_migration", "`name` of the field that marks documents with an _id of their own during the copy")
-	f.BoolVar(&o.dryRun, "dry-run", false, "read and transform everything, report what could not be stored, write nothing")
+	f.BoolVar(&o.dryRun, "dry-run", false, "read and transform everything, report what could not be stored, write nothing; what only unique indexes other than that of _id, or validators, refuse is left for a run to find")
 	f.BoolVar(&o.json, "json", false, "write the summary as a JSON object to the standard output")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no progress and no summary, only what is wrong")
 	f.IntVar(&o.errors, "errors", 20, "how `many` bad documents to show")
