@@ -14,7 +14,8 @@
 // like, and run it again with the same arguments: what a killed run has left is deleted first, as soon as it is known that
 // nobody works on it any more (twice the --lease), and then the copy begins anew. A copy that was done is not done again:
 // the program says so and ends with 0. The key is made of the names of source and target, and of what is done to the
-// documents; to do the same copy once more, give another --batch-id.
+// documents; to do the same copy once more, give another --batch-id. The journal remembers for as long as its records are
+// there: examples/recover removes those that are older than a day unless its --retention says otherwise.
 //
 // SIGINT, SIGTERM and SIGHUP end the copying and roll back, for as long as it takes. A second signal ends the program at
 // once; the next run clears up.
