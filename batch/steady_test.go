@@ -23,9 +23,9 @@ func TestSmallPoolKeepsTheLease(t *testing.T) {
 	for _, bad := range []bool{false, true} {
 		eachServer(t, func(w *world) {
 			w.plant("c", bson.D{{Key: "_id", Value: "taken"}})
-			documents := unnumbered(80)
+			documents := unnumbered(40)
 			if bad {
-				documents[79] = bson.D{{Key: "_id", Value: "taken"}}
+				documents[39] = bson.D{{Key: "_id", Value: "taken"}}
 			}
 			w.wire.On(faultwire.Insert.In(w.db.Name() + ".c")).DelayReply(50 * time.Millisecond)
 			config := batch.Config{ChunkSize: 1, Concurrency: 8, Journal: w.coll(journalName), Lease: 800 * time.Millisecond}
@@ -35,7 +35,7 @@ func TestSmallPoolKeepsTheLease(t *testing.T) {
 			} else {
 				w.mustStore(config, part)
 			}
-			if n := w.wire.Count(faultwire.Update); n < 4 { // two seconds are ten beats
+			if n := w.wire.Count(faultwire.Update); n < 3 { // a second is five beats
 				w.Errorf("%d signs of life", n)
 			}
 		}, options.Client().SetMaxPoolSize(2))

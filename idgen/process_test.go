@@ -81,13 +81,15 @@ func sequences() []shared {
 		{
 			kind: "periodic", rounds: 20,
 			take: func(db *mongo.Database) (func(context.Context) ([]string, error), func() error) {
-				// The processes' clocks differ by days, run through a change of the year, and are set back.
+				// The processes' clocks differ by days and stand in different zones, run through a change of the year, and
+				// are set back.
 				var calls atomic.Int64
 				begin := time.Date(2025, 12, 30, 12, 0, 0, 0, time.UTC)
 				clock := func() time.Time {
 					return begin.Add(time.Duration(calls.Add(1)%100+int64(os.Getpid()%50)) * time.Hour)
 				}
-				p := idgen.NewPeriodic(db.Collection("ids"), "invoice", idgen.PeriodicConfig{Clock: clock})
+				zone := time.FixedZone("of this process", (os.Getpid()%27-12)*3600)
+				p := idgen.NewPeriodic(db.Collection("ids"), "invoice", idgen.PeriodicConfig{Clock: clock, Zone: zone})
 				return reserving(p, 2), nothing
 			},
 			check: runs(2, 1),
