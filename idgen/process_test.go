@@ -201,12 +201,15 @@ func runs(n int, step int64) func(testing.TB, []int64) {
 // Four processes with eight callers each use a sequence that does not exist yet, all at once, over connections that break.
 // No number comes twice, and each caller's come in the documented order.
 func TestProcesses(t *testing.T) {
-	s := servertest.Embedded(t)
 	seed := os.Getenv(envSeed)
 	if seed == "" {
 		seed = strconv.FormatUint(uint64(rand.Uint32()), 10)
 	}
 	t.Logf("%s=%s", envSeed, seed)
+	servertest.Each(t, func(t *testing.T, s *servertest.Server) { runProcesses(t, s, seed) })
+}
+
+func runProcesses(t *testing.T, s *servertest.Server, seed string) {
 	for _, seq := range sequences() {
 		t.Run(seq.kind, func(t *testing.T) {
 			t.Parallel() // the processes mostly wait
