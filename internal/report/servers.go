@@ -13,6 +13,13 @@ import (
 	"github.com/intact-go/intact/internal/mongosim"
 )
 
+// The servers' names in the table.
+const (
+	embedded   = "embedded"
+	simulated  = "simulator"
+	discarding = "simulator that keeps nothing"
+)
+
 // server is one that is measured.
 type server struct {
 	name   string
@@ -33,7 +40,7 @@ func startServers(ctx context.Context) (all servers, err error) {
 	if err != nil {
 		return all, err
 	}
-	if all.embedded, err = connect("embedded", local.URI(), local.Close); err != nil {
+	if all.embedded, err = connect(embedded, local.URI(), local.Close); err != nil {
 		return all, err
 	}
 	for _, sim := range []struct {
@@ -41,8 +48,8 @@ func startServers(ctx context.Context) (all servers, err error) {
 		config mongosim.Config
 		to     **server
 	}{
-		{"simulator", mongosim.Config{ReplicaSet: "rs"}, &all.simulated},
-		{"simulator that keeps nothing", mongosim.Config{ReplicaSet: "rs", Discard: true}, &all.discarding},
+		{simulated, mongosim.Config{ReplicaSet: "rs"}, &all.simulated},
+		{discarding, mongosim.Config{ReplicaSet: "rs", Discard: true}, &all.discarding},
 	} {
 		started, err := mongosim.Start(sim.config)
 		if err != nil {
