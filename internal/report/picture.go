@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -41,7 +43,6 @@ func picture(curves []curve) string {
 	}
 	fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="middle">documents in the batch</text>`+"\n", left+innerWidth/2, height-10)
 	fmt.Fprintf(&s, `<text x="%d" y="%d">documents a second</text>`+"\n", 10, 18)
-	nextLabel := 0.0
 	for i, c := range curves {
 		path := make([]string, len(c.points))
 		for j, p := range c.points {
@@ -52,13 +53,26 @@ func picture(curves []curve) string {
 			x, y, _ := strings.Cut(at, ",")
 			fmt.Fprintf(&s, `<circle cx="%s" cy="%s" r="3.5" fill="%s"/>`+"\n", x, y, colours[i])
 		}
-		last := c.points[len(c.points)-1]
-		label := max(yOf(last.perSecond)+4, nextLabel) // labels of curves that end together must not overlap
-		nextLabel = label + lineSpacing
-		fmt.Fprintf(&s, `<text x="%.1f" y="%.1f" fill="%s">%s</text>`+"\n", xOf(float64(last.documents))+10, label, colours[i], html.EscapeString(c.name))
 	}
+	labels(&s, curves)
 	s.WriteString("</svg>\n")
 	return s.String()
+}
+
+// labels names the curves at their ends, from the top down: those of curves that end together must not overlap.
+func labels(s *strings.Builder, curves []curve) {
+	end := func(i int) point { return curves[i].points[len(curves[i].points)-1] }
+	order := make([]int, len(curves))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(end(j).perSecond, end(i).perSecond) })
+	next := 0.0
+	for _, i := range order {
+		y := max(yOf(end(i).perSecond)+4, next)
+		next = y + lineSpacing
+		fmt.Fprintf(s, `<text x="%.1f" y="%.1f" fill="%s">%s</text>`+"\n", xOf(float64(end(i).documents))+10, y, colours[i], html.EscapeString(curves[i].name))
+	}
 }
 
 func xOf(documents float64) float64 { return left + innerWidth*math.Log10(documents)/sizeDecades }
