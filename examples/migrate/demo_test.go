@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,20 +12,17 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/intact-go/intact/batch"
-	"github.com/intact-go/intact/examples/import/data"
 	world "github.com/intact-go/intact/examples/internal/cities"
 	"github.com/intact-go/intact/examples/internal/screen"
 	"github.com/intact-go/intact/internal/localmongo"
 	"github.com/intact-go/intact/internal/servertest"
 )
 
-var builtIn = places{data.Places, "%d places of the Nordic countries"}
-
 // Without arguments the program shows, on a server of its own, that it keeps what it promises, in lines that fit a screen.
 func TestDemo(t *testing.T) {
 	t.Setenv(localmongo.EnvURI, servertest.Embedded(t).URI) // saves starting another one, and covers the clean-up
 	var stdout, stderr bytes.Buffer
-	p := &program{stdout: &stdout, stderr: &stderr, places: func() (places, error) { return builtIn, nil }}
+	p := &program{stdout: &stdout, stderr: &stderr}
 	if code := p.run(t.Context(), nil); code != exitStored {
 		t.Fatalf("code %d\n%s\n%s", code, stdout.String(), stderr.String())
 	}
@@ -60,7 +58,7 @@ func TestDemoInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stdout, stderr bytes.Buffer
-	p := &program{stdout: &stdout, stderr: &stderr, places: func() (places, error) { return builtIn, nil }}
+	p := &program{stdout: &stdout, stderr: &stderr}
 	if code := p.run(ctx, nil); code != exitNotStored {
 		t.Errorf("code %d\n%s\n%s", code, stdout.String(), stderr.String())
 	}
@@ -68,7 +66,7 @@ func TestDemoInterrupted(t *testing.T) {
 
 // Every city refers to a country that is there, to its own, and all numbers are there once, from 1 on.
 func TestSplit(t *testing.T) {
-	checkSplit(t, builtIn)
+	checkSplit(t, builtIn())
 }
 
 // The same with all places of the world.
@@ -76,14 +74,15 @@ func TestSplitWorld(t *testing.T) {
 	if raceDetector {
 		t.Skip("it would take minutes")
 	}
-	if _, err := world.Find(); err != nil {
+	files, err := world.Find()
+	if err != nil {
 		t.Skip(err)
 	}
-	found, err := findPlaces()
+	lines, err := os.ReadFile(files.Lines)
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkSplit(t, found)
+	checkSplit(t, places{lines, "%d places of the world"})
 }
 
 func checkSplit(t *testing.T, found places) {

@@ -77,7 +77,7 @@ const (
 )
 
 func main() {
-	p := &program{stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: job.Signals(), exit: os.Exit, places: findPlaces}
+	p := &program{stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, signals: job.Signals(), exit: os.Exit}
 	os.Exit(p.run(context.Background(), os.Args[1:]))
 }
 
@@ -86,9 +86,8 @@ type program struct {
 	stdout, stderr io.Writer
 	env            func(string) string
 	signals        <-chan os.Signal
-	dialer         driver.ContextDialer   // to the servers; nil for the network
-	exit           func(code int)         // for the second signal
-	places         func() (places, error) // for the demo
+	dialer         driver.ContextDialer // to the servers; nil for the network
+	exit           func(code int)       // for the second signal
 }
 
 // run does what the arguments say and returns the exit code.
