@@ -280,6 +280,9 @@ func TestUnwritableJournal(t *testing.T) {
 				if !failed.RolledBack() {
 					t.Errorf("without a page: %v", failed)
 				}
+				j.wire.Calm()
+				time.Sleep(time.Minute)
+				j.recover(2) // a chunk whose connection was lost with those of the pages is watched for a while
 				j.expect(0, "aborted")
 			})
 		})
