@@ -48,3 +48,22 @@ func TestOnlyClashedDocumentsAreRenumbered(t *testing.T) {
 		}
 	})
 }
+
+// Documents that clashed go on with new numbers, and only so, also when the answer complains of its write concern as well.
+func TestClashWithAnUnmetWriteConcern(t *testing.T) {
+	eachServer(t, func(w *world) {
+		w.uniqueIndex("a", "no")
+		taken := faultwire.Before(func(context.Context, *faultwire.Request) {
+			w.plant("a", bson.D{{Key: "_id", Value: "x"}, {Key: "no", Value: int64(1)}}, bson.D{{Key: "_id", Value: "y"}, {Key: "no", Value: int64(2)}})
+		})
+		w.wire.On(faultwire.Insert).Once().Do(taken, faultwire.Lie(faultwire.WriteConcernError{Code: 64, Message: "not met"}))
+		documents := []bson.D{{{Key: "i", Value: 0}}, {{Key: "i", Value: 1}}}
+		result := w.mustStore(batch.Config{}, batch.Into(w.coll("a"), documents).Number("no", idgen.NewOptimistic(w.coll("a"), "no")))
+		if numbers := result.Parts[0].Numbers["no"]; numbers[0] != int64(3) || numbers[1] != int64(4) {
+			w.Errorf("the numbers are %v, not 3 and 4", numbers)
+		}
+		if n := w.wire.Count(faultwire.Insert); n != 2 {
+			w.Errorf("%d inserts were sent, not 2", n)
+		}
+	})
+}

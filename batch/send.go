@@ -30,6 +30,7 @@ type answer struct {
 	again   []*document     // to be sent again, because of err
 	waiting []DocumentError // those of again that the server named, in case they are not sent again
 	refused []DocumentError // refused for good
+	clashed []*document     // to be renumbered, and sent in another chunk
 	err     error           // the reason for again, or for giving up if again is empty
 	class   outcome.Class   // of err
 }
@@ -265,8 +266,9 @@ func (s *sending) refusal(a *answer, d *document, refusal outcome.Refusal) {
 			proposer, ok := number.sequence.(Proposer)
 			if ok && proposer.Clashed(s.going, refusal.WriteError, d.numbers[which]) {
 				s.state.Lock()
-				s.clashed = append(s.clashed, clash{s.part, which, d, refused})
+				s.run.clashed = append(s.run.clashed, clash{s.part, which, d, refused})
 				s.state.Unlock()
+				a.clashed = append(a.clashed, d)
 				return
 			}
 		}
@@ -283,6 +285,7 @@ func (s *sending) commandError(a *answer, report outcome.Insert) {
 	}
 	for _, d := range s.pending {
 		switch {
+		case slices.Contains(a.clashed, d):
 		case d.verdict == outcome.Applied:
 			// Only the write concern was not met. A document that may be rolled back by a failover is not stored, and
 			// sending it again would only tell that it is there now.
@@ -294,5 +297,8 @@ func (s *sending) commandError(a *answer, report outcome.Insert) {
 		case !slices.Contains(a.again, d):
 			a.again = append(a.again, d)
 		}
+	}
+	if len(a.again) == 0 { // nothing is stored, and the clashed ones go on
+		a.err = nil
 	}
 }
