@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -116,7 +117,8 @@ func (d *demo) play(ctx context.Context, lines int) error {
 // withLine returns the places with one line changed.
 func withLine(number int, change func(line []byte) []byte) []byte {
 	lines := bytes.SplitAfter(data.Places, []byte("\n"))
-	lines[number-1] = append(change(bytes.TrimSuffix(lines[number-1], []byte("\n"))), '\n')
+	changed := change(bytes.TrimSuffix(lines[number-1], []byte("\n")))
+	lines[number-1] = slices.Concat(changed, []byte("\n")) // not appended, for the places are everybody's
 	return bytes.Join(lines, nil)
 }
 
