@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -118,14 +119,29 @@ func TestLookIsLost(t *testing.T) {
 // The driver repeats an insert that was carried out, and the repetition is refused as a whole: what is there is removed.
 func TestRepetitionIsRefused(t *testing.T) {
 	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
-		t.Run(kind, func(t *testing.T) {
-			w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
-			w.wire.On(faultwire.Insert).Nth(2).DropReply()
-			w.wire.On(faultwire.Insert).Nth(2).Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized"})
-			failed := w.mustRollBack(batch.Config{Concurrency: 1, ChunkSize: 2}, batch.Into(w.coll("c"), documents))
-			if failed.Rollback.Deleted != 3 {
-				t.Errorf("%d documents were deleted, want 3: %v", failed.Rollback.Deleted, failed)
-			}
-		})
+		for nth, stored := range map[int]int64{1: 2, 2: 3} { // of the first chunk, nothing else tells that something is stored
+			t.Run(fmt.Sprintf("%s, chunk %d", kind, nth), func(t *testing.T) {
+				w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+				w.wire.On(faultwire.Insert).Nth(nth).DropReply()
+				w.wire.On(faultwire.Insert).Nth(nth).Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized"})
+				failed := w.mustRollBack(batch.Config{Concurrency: 1, ChunkSize: 2}, batch.Into(w.coll("c"), documents))
+				if failed.Rollback.Deleted != stored {
+					t.Errorf("%d documents were deleted, want %d: %v", failed.Rollback.Deleted, stored, failed)
+				}
+			})
+		}
+	}
+}
+
+// Where nobody may look, what was refused is deleted with the rest: the stamp tells whether it is the batch's.
+func TestRepetitionIsRefusedAndNobodyMayLook(t *testing.T) {
+	w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+	unauthorized := faultwire.CommandError{Code: 13, CodeName: "Unauthorized"}
+	w.wire.On(faultwire.Insert).Nth(2).DropReply()
+	w.wire.On(faultwire.Insert).Nth(2).Reply(unauthorized)
+	w.wire.On(faultwire.Find).Reply(unauthorized)
+	failed := w.mustRollBack(batch.Config{Concurrency: 1, ChunkSize: 2}, batch.Into(w.coll("c"), numbered(1, 3)))
+	if failed.Rollback.Deleted != 3 {
+		t.Errorf("%d documents were deleted, want 3: %v", failed.Rollback.Deleted, failed)
 	}
 }
