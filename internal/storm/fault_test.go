@@ -86,6 +86,9 @@ func drawFault(r *rand.Rand, inserters int) faultPlan {
 		if f.kind == faultHold || f.kind == faultRefused || f.kind == faultShort {
 			f.command = faultwire.Insert
 		}
+		if f.kind == faultHold && r.IntN(3) == 0 {
+			f.command = faultwire.Update // the journal's changes of state
+		}
 	}
 	return f
 }
@@ -98,6 +101,9 @@ func (w *world) arm(f faultPlan) {
 			if f.kind == faultPartly || f.kind == faultRefused || f.kind == faultShort {
 				// A server answers the driver's repetition from its history; it does not refuse what it has stored.
 				return r.Collection != journalName && w.firstSending(r)
+			}
+			if f.kind == faultHold && f.command == faultwire.Update {
+				return r.Collection == journalName // a counter would wait for as long as its context allows
 			}
 			return r.Collection != journalName || f.kind != faultIndex && f.kind != faultCount
 		})).Skip(f.skip).Times(f.times)
@@ -151,7 +157,7 @@ func (w *world) arm(f faultPlan) {
 	case faultRefused:
 		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 121, Message: "Document failed validation"})
 	case faultConcern:
-		rule = on().Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"})
+		rule = on().Do(faultwire.RewriteRequest(onPrimary), faultwire.Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"}))
 	case faultCount:
 		rule = on().Lie(faultwire.Set("n", int32(f.arg%7)))
 	case faultShort:
@@ -185,34 +191,45 @@ func (w *world) refuse(f faultPlan, on func() *faultwire.When, refusal faultwire
 	return on().Do(append(faults, remember)...)
 }
 
+// onPrimary has a write wait for nobody but the primary.
+func onPrimary(command bson.Raw) bson.Raw {
+	return edit(command, func(d bson.D) bson.D {
+		for i := range d {
+			if d[i].Key == "writeConcern" {
+				d[i].Value = bson.D{{Key: "w", Value: int32(1)}}
+			}
+		}
+		return d
+	})
+}
+
 // withoutErrors leaves the count alone to tell that statements were refused.
 func withoutErrors(_ *faultwire.Request, reply bson.Raw) bson.Raw {
-	var document bson.D
-	if bson.Unmarshal(reply, &document) != nil {
-		return reply
-	}
-	document = slices.DeleteFunc(document, func(e bson.E) bool { return e.Key == "writeErrors" })
-	changed, err := bson.Marshal(document)
-	if err != nil {
-		return reply
-	}
-	return changed
+	return edit(reply, func(d bson.D) bson.D {
+		return slices.DeleteFunc(d, func(e bson.E) bool { return e.Key == "writeErrors" })
+	})
 }
 
 // impossibleIndex adds an error about a statement that was not sent.
 func impossibleIndex(reply bson.Raw, arg int) bson.Raw {
-	var document bson.D
-	if bson.Unmarshal(reply, &document) != nil {
-		return reply
-	}
 	index := int32(1000 + arg)
 	if arg%2 == 0 {
 		index = -1
 	}
-	document = append(document, bson.E{Key: "writeErrors", Value: bson.A{bson.D{{Key: "index", Value: index}, {Key: "code", Value: int32(11000)}, {Key: "errmsg", Value: "E11000"}}}})
-	changed, err := bson.Marshal(document)
+	return edit(reply, func(d bson.D) bson.D {
+		return append(d, bson.E{Key: "writeErrors", Value: bson.A{bson.D{{Key: "index", Value: index}, {Key: "code", Value: int32(11000)}, {Key: "errmsg", Value: "E11000"}}}})
+	})
+}
+
+// edit changes a document.
+func edit(raw bson.Raw, change func(bson.D) bson.D) bson.Raw {
+	var d bson.D
+	if err := bson.Unmarshal(raw, &d); err != nil {
+		panic(err)
+	}
+	changed, err := bson.Marshal(change(d))
 	if err != nil {
-		return reply
+		panic(err)
 	}
 	return changed
 }

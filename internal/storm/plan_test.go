@@ -90,8 +90,8 @@ type foreignOp struct {
 type eventPlan struct {
 	kind     eventKind
 	after    int
-	inserter int // of a partition
-	length   int // of a lag, in commands; of a partition, in milliseconds
+	inserter int // of a partition, or a slow network
+	length   int // of a lag, in commands; of a partition or a slow network, in halves of a lease
 }
 
 type eventKind int
@@ -101,12 +101,13 @@ const (
 	eventFailover
 	eventRestart
 	eventLag       // the other members fall behind, and what only the primary has is lost
-	eventPartition // an inserter reaches nobody for longer than its lease
+	eventPartition // an inserter reaches nobody for a while
+	eventSlow      // an inserter's requests take nearly as long as the settle time for a while
 	eventKinds
 )
 
 func (k eventKind) String() string {
-	return [...]string{"step-down", "failover", "restart", "lag", "partition"}[k]
+	return [...]string{"step-down", "failover", "restart", "lag", "partition", "slow network"}[k]
 }
 
 // makePlan draws a plan.
@@ -140,18 +141,18 @@ func makePlan(seed uint64) plan {
 	if r.IntN(4) == 0 {
 		p.recoverers = 1 + r.IntN(2)
 	}
-	for range r.IntN(5) {
+	for range r.IntN(6) {
 		p.faults = append(p.faults, drawFault(r, len(p.inserters)))
 	}
 	p.faults = plausible(p.faults)
-	if p.replicaSet && r.IntN(6) == 0 {
+	if p.replicaSet && r.IntN(3) == 0 {
 		p.events = append(p.events, eventPlan{
 			kind: eventKind(r.IntN(int(eventKinds))), after: 3 + r.IntN(20),
 			inserter: r.IntN(len(p.inserters)), length: 1 + r.IntN(5),
 		})
 	}
 	for _, e := range p.events {
-		if e.kind == eventPartition { // somebody has to notice
+		if e.kind == eventPartition || e.kind == eventSlow { // somebody has to notice
 			p.recoverers = max(p.recoverers, 1)
 		}
 	}
@@ -180,7 +181,7 @@ func drawBatch(r *rand.Rand, p plan, id int) batchPlan {
 	b.stream = r.IntN(4) == 0
 	b.key = b.journal && r.IntN(2) == 0
 	b.remove = r.IntN(8) == 0
-	if r.IntN(5) == 0 {
+	if r.IntN(4) == 0 {
 		b.stamp = batch.Stamp(r.IntN(3))
 	}
 	if b.stamp == batch.StampNone {

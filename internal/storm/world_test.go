@@ -21,13 +21,13 @@ import (
 	"github.com/intact-go/intact/rollback"
 )
 
-// How long things take in a run. Whatever is held back is let go while a rollback deletes, so that it arrives well within
-// the settle time, however slow the machine is.
+// How long things take in a run, by its own clock.
 const (
 	settle         = 80 * time.Millisecond
 	commandTimeout = 60 * time.Millisecond
 	retryTime      = 300 * time.Millisecond
 	lease          = 150 * time.Millisecond
+	way            = time.Millisecond // what a message takes on the network at most
 	journalName    = "journal"
 )
 
@@ -37,15 +37,15 @@ type world struct {
 	server *mongosim.Server
 	over   chan struct{} // closed when everything has been inserted
 
-	wires   []*faultwire.Wire // of the inserters
-	clients []*mongo.Client
-	calm    *mongo.Client // without faults: for others' writes, for recovery and for looking
-	calmly  *faultwire.Wire
+	wires    []*faultwire.Wire // of the inserters
+	networks []*network
+	clients  []*mongo.Client
+	calm     *mongo.Client // without faults: for others' writes, for recovery and for looking
+	calmly   *faultwire.Wire
 
 	rules []armed
 	late  []*faultwire.Rule
 	seen  atomic.Int64 // commands
-	slow  atomic.Bool  // a late write was let go too late
 
 	bystanders *bystanders
 
@@ -82,21 +82,23 @@ func newWorld(p plan) (*world, error) {
 	}
 	w.server = server
 	address, _, _ := strings.Cut(server.URI(), "/?") // the set's name does not go with a load balancer
-	connect := func(patience time.Duration) (*faultwire.Wire, *mongo.Client, error) {
-		wire := faultwire.New(faultwire.Over(server.Dialer()), faultwire.LoadBalanced(), faultwire.KeepLast(400))
+	connect := func(between *network, patience time.Duration) (*faultwire.Wire, *mongo.Client, error) {
+		wire := faultwire.New(faultwire.Over(between), faultwire.LoadBalanced(), faultwire.KeepLast(400))
 		client, err := mongo.Connect(options.Client().ApplyURI(address).SetLoadBalanced(true).
 			SetRetryWrites(p.retryWrites).SetDialer(wire).SetServerSelectionTimeout(patience))
 		return wire, client, err
 	}
-	if w.calmly, w.calm, err = connect(30 * time.Second); err != nil {
+	if w.calmly, w.calm, err = connect(&network{server: server.Dialer(), seed: p.seed}, 30*time.Second); err != nil {
 		return nil, err
 	}
 	w.calmly.Observe(w.onDelete)
 	for i := range p.inserters {
-		wire, client, err := connect(retryTime)
+		between := &network{server: server.Dialer(), seed: p.seed, number: uint64(i) + 1}
+		wire, client, err := connect(between, retryTime)
 		if err != nil {
 			return nil, err
 		}
+		w.networks = append(w.networks, between)
 		w.wires, w.clients = append(w.wires, wire), append(w.clients, client)
 		wire.Observe(func(c faultwire.Change) {
 			w.onDelete(c)
@@ -116,21 +118,29 @@ func newWorld(p plan) (*world, error) {
 	return w, nil
 }
 
-// onDelete lets late writes go when a rollback has begun to delete, where only the settle time protects: a while later, so
-// that a rollback that does not wait has ended by then.
+// onDelete lets late writes go when a rollback has begun to delete.
 func (w *world) onDelete(c faultwire.Change) {
-	if c.Stage != faultwire.Given || c.Event.Name != faultwire.Delete || !w.plan.settles() || len(w.late) == 0 {
+	if c.Stage == faultwire.Given && c.Event.Name == faultwire.Delete {
+		w.releaseLate(settle / 8)
+	}
+}
+
+// onEvent lets late writes go when a rollback has begun that may delete nothing, and only look.
+func (w *world) onEvent(e batch.Event) {
+	if e.Kind == batch.RollbackStarted {
+		w.releaseLate(settle / 2)
+	}
+}
+
+// releaseLate lets late writes go, where only the settle time protects: a while later, so that a rollback that does not
+// wait has ended by then, and within the settle time, as the promise asks.
+func (w *world) releaseLate(after time.Duration) {
+	if !w.plan.settles() {
 		return
 	}
-	began := time.Now()
-	time.AfterFunc(settle/8, func() {
-		for _, rule := range w.late {
-			rule.Release()
-		}
-		if time.Since(began) > settle/3 {
-			w.slow.Store(true)
-		}
-	})
+	for _, rule := range w.late {
+		time.AfterFunc(after, rule.Release)
+	}
 }
 
 // firstSending reports whether the driver has not sent the command before.
@@ -274,8 +284,13 @@ func (w *world) happen(event eventPlan) {
 	case eventPartition:
 		wire := w.wires[min(event.inserter, len(w.wires)-1)]
 		wire.Down()
-		w.pause(lease + lease/2)
+		w.pause(time.Duration(event.length) * lease / 2)
 		wire.Up()
+	case eventSlow:
+		slow := &w.networks[min(event.inserter, len(w.wires)-1)].slow
+		slow.Store(int64(settle) * 7 / 8)
+		w.pause(time.Duration(event.length) * lease / 2)
+		slow.Store(0)
 	}
 }
 
@@ -309,15 +324,12 @@ func (w *world) insert(ctx context.Context, inserter int, b batchPlan) {
 		timer := time.AfterFunc(retryTime, func() { close(stop) })
 		defer timer.Stop()
 	}
-	budget := 3 * time.Second
-	if w.plan.kind() { // then nothing but a slow machine could use it up
-		budget = 0
-	}
 	config := batch.Config{
 		ChunkSize: b.chunk, Concurrency: b.concurrency, Stamp: b.stamp, RemoveStamp: b.remove,
 		CommandTimeout: commandTimeout, RetryTime: retryTime, InitialDelay: time.Millisecond, MaxDelay: 4 * time.Millisecond,
-		Rollback: rollback.Policy{Settle: settle, ChunkIDs: 3, ChunkRange: 5, CommandTimeout: commandTimeout, Budget: budget, Stop: stop},
+		Rollback: rollback.Policy{Settle: settle, ChunkIDs: 3, ChunkRange: 5, CommandTimeout: commandTimeout, Budget: 3 * time.Second, Stop: stop},
 		Lease:    lease,
+		Observe:  w.onEvent,
 	}
 	if b.journal {
 		config.Journal = w.journal(client)
@@ -396,7 +408,8 @@ func (w *world) closeAtEnd(closer func() error) {
 }
 
 // close takes the world down.
-func (w *world) close(ctx context.Context) error {
+func (w *world) close() error {
+	ctx := context.Background() // driver v2.10.0 spins until a deadline passes, and no clock goes on meanwhile
 	var errs []error
 	for i, client := range w.clients {
 		errs = append(errs, client.Disconnect(ctx), w.wires[i].Close())
