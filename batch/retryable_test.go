@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/intact-go/intact/internal/faultwire"
 	"github.com/intact-go/intact/internal/mongosim"
 	"github.com/intact-go/intact/internal/servertest"
+	"github.com/intact-go/intact/rollback"
 )
 
 // pretender makes the world of a server that says it knows retryable writes and carries out repetitions anew, as FerretDB
@@ -55,6 +57,58 @@ func TestDriverRepeatsInsertThatFails(t *testing.T) {
 			if at := indexes(failed); !slices.Equal(at, []int{3}) {
 				t.Errorf("documents %v are refused, want the last: %v", at, failed)
 			}
+		})
+	}
+}
+
+// The same without a stamp: nothing tells the documents that the first sending stored from equal ones of somebody else, so
+// they are left, and named.
+func TestDriverRepeatsInsertWithoutProof(t *testing.T) {
+	w := pretender(t)
+	w.wire.On(faultwire.Insert).Once().DropReply()
+	w.plant("c", bson.D{{Key: "_id", Value: 2}, {Key: "x", Value: "theirs"}})
+	w.mustNameAsLeft(batch.Config{Stamp: batch.StampNone}, []int{1, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
+}
+
+// mustNameAsLeft is insert where documents must be named as left for want of a proof.
+func (w *world) mustNameAsLeft(config batch.Config, want []int, parts ...batch.Part) {
+	w.Helper()
+	result, failed := w.insert(config, parts...)
+	if failed == nil {
+		w.Fatalf("%d documents were stored, but the batch had to fail\n%s", result.Inserted, w.wire)
+	}
+	var left []int
+	for _, l := range failed.Leftovers() {
+		left = append(left, int(l.ID.Int32()))
+	}
+	if slices.Sort(left); !slices.Equal(left, want) || !errors.Is(failed, rollback.ErrUnproven) {
+		w.Errorf("%v are named as left, want %v for want of a proof: %v\n%s", left, want, failed, w.wire)
+	}
+}
+
+// A server with a history knows its own repetitions, and its refusals are believed; so are those of a server to which the
+// driver sends nothing twice. Nobody is told of leftovers because an equal document was there before.
+func TestEqualDocumentWithoutProof(t *testing.T) {
+	eachRetry(t, func(w *world) {
+		w.plant("c", numbered(2, 1)[0])
+		failed := w.mustRollBack(batch.Config{Stamp: batch.StampNone}, batch.Into(w.coll("c"), numbered(1, 3)))
+		if at := indexes(failed); !slices.Equal(at, []int{1}) {
+			w.Errorf("documents %v are refused, want the second: %v", at, failed)
+		}
+	})
+}
+
+// The driver's repetition is refused as a whole, for good or for a while. In the second case the batch sends the documents
+// once more, and they clash with what the first sending stored; on a server with a history, too.
+func TestRepetitionIsRefusedWithoutProof(t *testing.T) {
+	for name, refusal := range map[string]faultwire.CommandError{
+		"for good": {Code: 13, CodeName: "Unauthorized"}, "for a while": faultwire.Throttled(0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+			w.wire.On(faultwire.Insert).Once().DropReply()
+			w.wire.On(faultwire.Insert).Once().Reply(refusal)
+			w.mustNameAsLeft(batch.Config{Stamp: batch.StampNone}, []int{1, 2, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
 		})
 	}
 }

@@ -110,7 +110,7 @@ func (s *sending) reconsider(a answer) {
 	}
 	var documents []*document
 	for _, d := range s.pending {
-		if d.verdict == outcome.Rejected && d.provable() {
+		if d.verdict == outcome.Rejected {
 			documents = append(documents, d)
 		}
 	}
@@ -192,19 +192,23 @@ func (s *sending) sessionRefused(report outcome.Insert) bool {
 	if s.session == nil || report.Err == nil || report.Class != (outcome.Class{}) || errors.As(report.Err, &contradiction) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.going), s.config.CommandTimeout)
-	defer cancel()
-	client := s.session.Client()
-	hello, err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
+	hello, err := s.hello()
 	if err != nil {
 		return false
 	}
 	if _, err := hello.LookupErr("logicalSessionTimeoutMinutes"); err == nil {
 		return false
 	}
-	s.sessions.doWithout(client, report.Err)
+	s.sessions.doWithout(s.session.Client(), report.Err)
 	s.session = nil
 	return true
+}
+
+// hello asks a server what it is.
+func (s *sending) hello() (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.going), s.config.CommandTimeout)
+	defer cancel()
+	return s.session.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
 }
 
 // refusals sorts the documents that the server refused one by one: stored by an earlier sending after all, to be sent
@@ -215,7 +219,7 @@ func (s *sending) refusals(report outcome.Insert) answer {
 	for _, refusal := range report.Refusals {
 		d := s.pending[refusal.Index]
 		switch {
-		case refusal.Duplicate != nil && (d.unsure || d.provable() && refusal.Duplicate.OnID()):
+		case refusal.Duplicate != nil && (d.unsure || refusal.Duplicate.OnID() && (d.provable() || s.driverMayHaveSent())):
 			suspects = append(suspects, refusal)
 		case refusal.Class.Kind == outcome.Transient && s.mayRepeat(d):
 			a.again = append(a.again, d)

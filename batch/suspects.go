@@ -3,6 +3,7 @@ package batch
 import (
 	"bytes"
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -15,7 +16,8 @@ import (
 // writes on every server that claims to know retryable writes (FerretDB does with a replica set's name, and then answers
 // the repetition with a clash) and does not tell. What is there with our _id and our proof is stored; its own E11000 was
 // answered at the write concern, and servers wait for that also when they change nothing. An _id that the batch claims
-// twice proves nothing: the document that is there may be the other one.
+// twice proves nothing: the document that is there may be the other one. Nor does an _id without a stamp: if the very
+// document is there, it may be the batch's.
 func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	documents := make([]*document, len(suspects))
 	for i, suspect := range suspects {
@@ -29,18 +31,44 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	twins := s.twins(s.part, documents)
 	stored := 0
 	for i, d := range documents {
-		if ours[identity(d)] && !twins[identity(d)] {
+		switch {
+		case !ours[identity(d)] || d.provable() && twins[identity(d)]:
+			d.verdict = outcome.Rejected
+			s.refusal(a, d, suspects[i])
+		case !d.provable():
+			s.unprovable(a, d, suspects[i])
+		default:
 			d.verdict, d.unsure = outcome.Applied, true
 			stored++
-			continue
 		}
-		d.verdict = outcome.Rejected
-		s.refusal(a, d, suspects[i])
 	}
 	if stored > 0 {
 		s.sessions.markUnsure(s.session)
 		s.stored(stored)
 	}
+}
+
+// unprovable takes down a refused document of which a copy of the batch's own may be stored: it is not numbered anew.
+func (s *sending) unprovable(a *answer, d *document, refusal outcome.Refusal) {
+	d.verdict, d.unsure = outcome.Unknown, true
+	s.sessions.markUnsure(s.session)
+	a.refused = append(a.refused, s.documentError(d, refusal))
+}
+
+// driverMayHaveSent reports whether a document that clashed at what seems to be its first sending may have been sent
+// before, by the driver on its own. A server that keeps a history of retryable writes answers the repetition from it; such
+// a server tells the cluster time as well, because both come from its oplog.
+func (s *sending) driverMayHaveSent() bool {
+	if s.session == nil || s.session.ClusterTime() != nil {
+		return false
+	}
+	hello, err := s.hello()
+	if err != nil {
+		return true
+	}
+	_, set := hello.Lookup("setName").StringValueOK()
+	kind, _ := hello.Lookup("msg").StringValueOK()
+	return set || kind == "isdbgrid" // otherwise the driver repeats nothing
 }
 
 // unsettled is for suspects that could not be looked up because of err. If that passes, they are sent again. If not, the
@@ -50,6 +78,9 @@ func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
 	for _, suspect := range suspects {
 		d := s.pending[suspect.Index]
 		switch {
+		case !d.provable():
+			s.unprovable(a, d, suspect)
+			continue
 		case class.Kind == outcome.Transient:
 			d.verdict, d.unsure = outcome.Unknown, true
 			s.sessions.markUnsure(s.session)
@@ -66,19 +97,19 @@ func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
 }
 
 // findOurs reads which of the documents are stored with their proof. A minted _id is the proof once an answer was lost.
-// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds.
+// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds. So it has
+// to be where nothing is a proof.
 func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
-	var minted, stamped []bson.RawValue
+	var minted, stamped []bson.RawValue // the minted ones with those that have no proof
 	first := make(map[string]*document)
 	for _, d := range documents {
-		switch {
-		case d.minted:
-			minted = append(minted, d.id())
-			if !d.unsure {
-				first[identity(d)] = d
-			}
-		case d.stamped:
+		if d.stamped && !d.minted {
 			stamped = append(stamped, d.id())
+			continue
+		}
+		minted = append(minted, d.id())
+		if !d.unsure || !d.minted {
+			first[identity(d)] = d
 		}
 	}
 	ours := make(map[string]bool, len(documents))
@@ -86,7 +117,7 @@ func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
 		id := raw.Lookup("_id")
 		key := string(appendIdentity(nil, id.Type, id.Value))
 		d := first[key]
-		ours[key] = d == nil || bytes.Equal(raw, d.raw)
+		ours[key] = d == nil || isStored(d.raw, raw)
 		if d != nil {
 			d.foreign = !ours[key]
 		}
@@ -100,6 +131,25 @@ func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
 	}
 	proof := bson.D{{Key: s.config.StampField, Value: s.id}}
 	return ours, s.find(stamped, proof, bson.D{{Key: "_id", Value: 1}}, see)
+}
+
+// isStored reports whether a stored document is what became of one that was sent: the same, but for the time that a server
+// writes in the place of an empty timestamp at the top.
+func isStored(sent, stored bson.Raw) bool {
+	if bytes.Equal(sent, stored) {
+		return true
+	}
+	want, err := sent.Elements()
+	if err != nil {
+		return false
+	}
+	have, err := stored.Elements()
+	return err == nil && slices.EqualFunc(want, have, func(want, have bson.RawElement) bool {
+		if t, i, ok := want.Value().TimestampOK(); ok && t == 0 && i == 0 && want.Key() == have.Key() {
+			return have.Value().Type == bson.TypeTimestamp
+		}
+		return bytes.Equal(want, have)
+	})
 }
 
 func (s *sending) find(ids []bson.RawValue, proof, projection bson.D, see func(bson.Raw)) error {

@@ -196,7 +196,7 @@ func TestShardedCluster(t *testing.T) {
 	})
 	t.Run("with a shard key", func(t *testing.T) {
 		w := sharded(t)
-		w.plant("c", bson.D{{Key: "_id", Value: "taken"}})
+		w.plant("c", bson.D{{Key: "_id", Value: "taken"}, {Key: "x", Value: "theirs"}})
 		failed := w.mustRollBack(batch.Config{Stamp: batch.StampNone, ChunkSize: 1, Concurrency: 1},
 			batch.Into(w.coll("c"), append(documents, bson.D{{Key: "_id", Value: "taken"}})).ShardKey("tenant", "at.zip"))
 		if failed.Rollback.Deleted != 2 {

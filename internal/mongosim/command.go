@@ -161,7 +161,7 @@ func (op *operation) finish(body []byte, err error) []byte {
 	if e != nil && slices.Contains(notPrimary, e.Code) && !s.config.NoStreaming {
 		body = append(body, s.topologyVersion()...)
 	}
-	if s.config.ReplicaSet != "" {
+	if (s.config.ReplicaSet != "" || s.config.ShardKeys != nil) && !s.config.NoHistory {
 		body = append(body, s.times(op)...)
 	}
 	return bsoncore.BuildDocument(nil, body)

@@ -86,6 +86,18 @@ func TestObserver(t *testing.T) {
 	want(t, "after", third.After.Lookup("x").StringValue(), "b")
 }
 
+// TestNoHistory: a repetition is a new command, and a late one is run.
+func TestNoHistory(t *testing.T) {
+	_, c := plain(t, mongosim.Config{ReplicaSet: "rs", NoHistory: true})
+	c.ok(t, retryable(1, 4, d("_id", 1)))
+	reply := c.ok(t, retryable(1, 4, d("_id", 1), d("_id", 2)))
+	want(t, "the repetition's error", reply.Lookup("writeErrors", "0", "code").AsInt64(), 11000)
+	want(t, "the repetition's n", reply.Lookup("n").AsInt64(), 1)
+	c.ok(t, fence(1, 5))
+	want(t, "the late one's n", c.ok(t, retryable(1, 4, d("_id", 3))).Lookup("n").AsInt64(), 1)
+	want(t, "documents", c.ids(t, everything), []int{1, 2, 3})
+}
+
 // TestSeed: a run is a function of its seed.
 func TestSeed(t *testing.T) {
 	made := func(seed uint64) string {

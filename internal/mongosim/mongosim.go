@@ -49,6 +49,11 @@ type Config struct {
 	// NoStreaming leaves topologyVersion out of hello, so that drivers poll instead of being told of changes.
 	NoStreaming bool
 
+	// NoHistory has the server take transaction numbers and ignore them: a command that is repeated is a new one, and no
+	// late one is refused. It has no cluster time to tell either. FerretDB 1.24 is such a server when it is given the
+	// name of a replica set.
+	NoHistory bool
+
 	// MaxDocumentBytes, MaxMessageBytes and MaxBatch are the limits that hello announces and the server enforces.
 	// They default to MongoDB's: 16 MiB, 48,000,000 bytes, 100,000 statements.
 	MaxDocumentBytes int

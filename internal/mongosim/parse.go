@@ -79,7 +79,9 @@ func (op *operation) parseField(name string, v bsoncore.Value, accepted []string
 		if !op.command.write || !slices.Contains(accepted, name) {
 			return errorf(codeOperationNotSupportedInTxn, "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and %s is not a retryable write command.", op.name)
 		}
-		op.number = n
+		if !op.server.config.NoHistory {
+			op.number = n
+		}
 	case "startTransaction", "autocommit":
 		return notSimulated("multi-document transactions")
 	case "maxTimeMS":

@@ -86,7 +86,7 @@ func drawFault(r *rand.Rand, inserters int) faultPlan {
 		if f.kind == faultHold || f.kind == faultRefused || f.kind == faultShort {
 			f.command = faultwire.Insert
 		}
-		if f.kind == faultHold && r.IntN(3) == 0 {
+		if f.kind == faultHold && r.IntN(2) == 0 {
 			f.command = faultwire.Update // the journal's changes of state
 		}
 	}

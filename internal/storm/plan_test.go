@@ -14,6 +14,7 @@ type plan struct {
 	seed        uint64
 	replicaSet  bool
 	retryWrites bool
+	noHistory   bool // the server only says that it knows retryable writes
 	duplicates  mongosim.DuplicateStyle
 	collections int
 	unique      []bool // by collection: whether u is unique
@@ -120,6 +121,7 @@ func makePlan(seed uint64) plan {
 		collections: 1 + r.IntN(2),
 	}
 	p.retryWrites = p.replicaSet && r.IntN(4) > 0
+	p.noHistory = p.retryWrites && r.IntN(4) == 0
 	for range p.collections {
 		p.unique = append(p.unique, r.IntN(2) == 0)
 	}
@@ -138,7 +140,7 @@ func makePlan(seed uint64) plan {
 		}
 		p.inserters = append(p.inserters, in)
 	}
-	if r.IntN(4) == 0 {
+	if r.IntN(3) == 0 {
 		p.recoverers = 1 + r.IntN(2)
 	}
 	for range r.IntN(6) {
@@ -217,7 +219,7 @@ func drawBatch(r *rand.Rand, p plan, id int) batchPlan {
 // settles reports whether a late insert can only be met by waiting: where there are no transaction numbers, and where the
 // server forgets them or nobody is left to use them.
 func (p plan) settles() bool {
-	if !p.retryWrites || len(p.events) > 0 || p.recoverers > 0 {
+	if !p.retryWrites || p.noHistory || len(p.events) > 0 || p.recoverers > 0 {
 		return true
 	}
 	for _, in := range p.inserters {
@@ -245,7 +247,7 @@ func (p plan) kind() bool {
 
 func (p plan) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "seed %d: replica set %v, retryable writes %v, duplicates %d, unique %v, recoverers %d\n", p.seed, p.replicaSet, p.retryWrites, p.duplicates, p.unique, p.recoverers)
+	fmt.Fprintf(&s, "seed %d: replica set %v, retryable writes %v, without history %v, duplicates %d, unique %v, recoverers %d\n", p.seed, p.replicaSet, p.retryWrites, p.noHistory, p.duplicates, p.unique, p.recoverers)
 	for i, in := range p.inserters {
 		fmt.Fprintf(&s, "  inserter %d, dies before insert %d\n", i, in.dies)
 		for _, b := range in.batches {

@@ -72,7 +72,7 @@ type storedNumber struct {
 
 func newWorld(p plan) (*world, error) {
 	w := &world{plan: p, over: make(chan struct{}), sendings: make(map[string]*faultwire.Request)}
-	config := mongosim.Config{InProcess: true, Duplicates: p.duplicates, Seed: p.seed, Observe: w.observe, NoStreaming: true}
+	config := mongosim.Config{InProcess: true, Duplicates: p.duplicates, Seed: p.seed, Observe: w.observe, NoStreaming: true, NoHistory: p.noHistory}
 	if p.replicaSet {
 		config.ReplicaSet = "rs0"
 	}
