@@ -95,9 +95,9 @@ const (
 	StampAll
 	// StampNone: no document. After a failure, documents with claimed ids are deleted by their _id if the server
 	// acknowledged their insert; where the answer was lost nothing proves whose they are: they are reported as
-	// leftovers if they are there, and never deleted. So is an equal document that stood in the way, on a server that has
-	// the driver repeat writes and does not recognise the repetitions (one that tells no cluster time, like FerretDB with
-	// the name of a replica set). Whoever deletes one of the batch's documents and stores another
+	// leftovers if they are there, and never deleted. So is what stood in the way of a document, on a server that has the
+	// driver repeat writes and does not recognise the repetitions (one that tells no cluster time, like FerretDB with the
+	// name of a replica set). Whoever deletes one of the batch's documents and stores another
 	// under the same _id before the batch fails loses that, for which a stamp is the only remedy. Refused for claimed ids on a sharded cluster unless
 	// Part.ShardKey names the shard key, because an _id is unique per shard only.
 	StampNone

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,13 +62,13 @@ func TestDriverRepeatsInsertThatFails(t *testing.T) {
 	}
 }
 
-// The same without a stamp: nothing tells the documents that the first sending stored from equal ones of somebody else, so
-// they are left, and named.
+// The same without a stamp: nothing tells the documents that the first sending stored from those of somebody else, so they
+// are left, and named.
 func TestDriverRepeatsInsertWithoutProof(t *testing.T) {
 	w := pretender(t)
 	w.wire.On(faultwire.Insert).Once().DropReply()
 	w.plant("c", bson.D{{Key: "_id", Value: 2}, {Key: "x", Value: "theirs"}})
-	w.mustNameAsLeft(batch.Config{Stamp: batch.StampNone}, []int{1, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
+	w.mustNameAsLeft(batch.Config{Stamp: batch.StampNone}, []int{1, 2, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
 }
 
 // mustNameAsLeft is insert where documents must be named as left for want of a proof.
@@ -86,9 +87,9 @@ func (w *world) mustNameAsLeft(config batch.Config, want []int, parts ...batch.P
 	}
 }
 
-// A server with a history knows its own repetitions, and its refusals are believed; so are those of a server to which the
-// driver sends nothing twice. Nobody is told of leftovers because an equal document was there before.
-func TestEqualDocumentWithoutProof(t *testing.T) {
+// A server with a history knows repetitions, and its refusals are believed; so are those of a server to which the driver
+// sends nothing twice. Nobody is told of leftovers because somebody else's document was there before, an equal one even.
+func TestClashWithoutProof(t *testing.T) {
 	eachRetry(t, func(w *world) {
 		w.plant("c", numbered(2, 1)[0])
 		failed := w.mustRollBack(batch.Config{Stamp: batch.StampNone}, batch.Into(w.coll("c"), numbered(1, 3)))
@@ -110,6 +111,24 @@ func TestRepetitionIsRefusedWithoutProof(t *testing.T) {
 			w.wire.On(faultwire.Insert).Once().Reply(refusal)
 			w.mustNameAsLeft(batch.Config{Stamp: batch.StampNone}, []int{1, 2, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
 		})
+	}
+}
+
+// The driver's first sending was carried out, and somebody has changed one of its documents since: it can no longer be told
+// from somebody else's.
+func TestDriverRepeatsInsertOfDocumentThatIsChanged(t *testing.T) {
+	w := pretender(t)
+	change := func(ctx context.Context, r *faultwire.Request) {
+		id := r.Documents()[1].Lookup("_id")
+		if _, err := w.around.Collection("c").UpdateByID(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "y", Value: 1}}}}); err != nil {
+			t.Error(err)
+		}
+	}
+	w.wire.On(faultwire.Insert).Once().DropReply()
+	w.wire.On(faultwire.Insert).Once().Before(change)
+	_, failed := w.insert(batch.Config{}, batch.Into(w.coll("c"), unnumbered(3)))
+	if failed == nil || len(failed.Leftovers()) != 1 || failed.Rollback.Deleted != 2 || !errors.Is(failed, rollback.ErrUnproven) {
+		t.Errorf("want the changed document as the only leftover, got %v\n%s", failed, w.wire)
 	}
 }
 

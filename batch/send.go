@@ -103,25 +103,29 @@ func (s *sending) goOn(a answer) bool {
 
 // reconsider looks for the documents of a command that was refused as a whole, before the batch fails over it: the driver
 // may have sent it before, on its own and without telling, and that sending may have been carried out. What is found is
-// stored for all that is known. Where nobody may look, the refusal is believed.
+// stored for all that is known. Where nobody may look, the refusal is believed. Documents without a proof are left to the
+// rollback, which looks at last.
 func (s *sending) reconsider(a answer) {
 	if !a.class.Refused || a.class.Code == 0 || s.session == nil {
 		return
 	}
-	var documents []*document
+	var provable []*document
 	for _, d := range s.pending {
-		if d.verdict == outcome.Rejected {
-			documents = append(documents, d)
+		switch {
+		case d.verdict != outcome.Rejected:
+		case d.provable():
+			provable = append(provable, d)
+		case s.driverRepeats():
+			s.doubt(d)
 		}
 	}
-	ours, err := s.findOurs(documents)
+	ours, err := s.findOurs(provable)
 	if err != nil {
 		return
 	}
-	for _, d := range documents {
-		if ours[identity(d)] {
-			d.verdict, d.unsure = outcome.Unknown, true
-			s.sessions.markUnsure(s.session)
+	for _, d := range provable {
+		if ours[identity(d)] || d.foreign {
+			s.doubt(d)
 		}
 	}
 }
@@ -218,9 +222,12 @@ func (s *sending) refusals(report outcome.Insert) answer {
 	var suspects []outcome.Refusal
 	for _, refusal := range report.Refusals {
 		d := s.pending[refusal.Index]
+		onID := refusal.Duplicate != nil && refusal.Duplicate.OnID()
 		switch {
-		case refusal.Duplicate != nil && (d.unsure || refusal.Duplicate.OnID() && (d.provable() || s.driverMayHaveSent())):
+		case refusal.Duplicate != nil && d.provable() && (d.unsure || onID):
 			suspects = append(suspects, refusal)
+		case onID && !d.provable() && s.maybeRepeated():
+			s.unprovable(&a, d, refusal)
 		case refusal.Class.Kind == outcome.Transient && s.mayRepeat(d):
 			a.again = append(a.again, d)
 			a.waiting = append(a.waiting, s.documentError(d, refusal))

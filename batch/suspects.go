@@ -16,8 +16,7 @@ import (
 // writes on every server that claims to know retryable writes (FerretDB does with a replica set's name, and then answers
 // the repetition with a clash) and does not tell. What is there with our _id and our proof is stored; its own E11000 was
 // answered at the write concern, and servers wait for that also when they change nothing. An _id that the batch claims
-// twice proves nothing: the document that is there may be the other one. Nor does an _id without a stamp: if the very
-// document is there, it may be the batch's.
+// twice proves nothing: the document that is there may be the other one.
 func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	documents := make([]*document, len(suspects))
 	for i, suspect := range suspects {
@@ -32,14 +31,14 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	stored := 0
 	for i, d := range documents {
 		switch {
-		case !ours[identity(d)] || d.provable() && twins[identity(d)]:
-			d.verdict = outcome.Rejected
-			s.refusal(a, d, suspects[i])
-		case !d.provable():
-			s.unprovable(a, d, suspects[i])
-		default:
+		case ours[identity(d)] && !twins[identity(d)]:
 			d.verdict, d.unsure = outcome.Applied, true
 			stored++
+		case d.foreign && s.maybeRepeated(): // or ours, and somebody else has changed it
+			s.unprovable(a, d, suspects[i])
+		default:
+			d.verdict = outcome.Rejected
+			s.refusal(a, d, suspects[i])
 		}
 	}
 	if stored > 0 {
@@ -48,18 +47,17 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 	}
 }
 
-// unprovable takes down a refused document of which a copy of the batch's own may be stored: it is not numbered anew.
-func (s *sending) unprovable(a *answer, d *document, refusal outcome.Refusal) {
-	d.verdict, d.unsure = outcome.Unknown, true
-	s.sessions.markUnsure(s.session)
-	a.refused = append(a.refused, s.documentError(d, refusal))
+// maybeRepeated reports whether a document that clashed at what seems to be its first sending may have been stored by one
+// before, of the driver's own. A server that keeps a history of retryable writes answers the repetition from it; such a
+// server tells the cluster time as well, because both come from its oplog.
+func (s *sending) maybeRepeated() bool {
+	return s.session != nil && s.session.ClusterTime() == nil && s.driverRepeats()
 }
 
-// driverMayHaveSent reports whether a document that clashed at what seems to be its first sending may have been sent
-// before, by the driver on its own. A server that keeps a history of retryable writes answers the repetition from it; such
-// a server tells the cluster time as well, because both come from its oplog.
-func (s *sending) driverMayHaveSent() bool {
-	if s.session == nil || s.session.ClusterTime() != nil {
+// driverRepeats reports whether the driver may repeat inserts on its own: it does so for members of a replica set and for
+// mongos, unless the client is told otherwise, which nobody can see.
+func (s *sending) driverRepeats() bool {
+	if s.session == nil {
 		return false
 	}
 	hello, err := s.hello()
@@ -68,7 +66,19 @@ func (s *sending) driverMayHaveSent() bool {
 	}
 	_, set := hello.Lookup("setName").StringValueOK()
 	kind, _ := hello.Lookup("msg").StringValueOK()
-	return set || kind == "isdbgrid" // otherwise the driver repeats nothing
+	return set || kind == "isdbgrid"
+}
+
+// doubt takes down that a copy of a document may be stored, or may still arrive.
+func (s *sending) doubt(d *document) {
+	d.verdict, d.unsure = outcome.Unknown, true
+	s.sessions.markUnsure(s.session)
+}
+
+// unprovable takes down a refused document of which a copy of the batch's own may be stored: it is not numbered anew.
+func (s *sending) unprovable(a *answer, d *document, refusal outcome.Refusal) {
+	s.doubt(d)
+	a.refused = append(a.refused, s.documentError(d, refusal))
 }
 
 // unsettled is for suspects that could not be looked up because of err. If that passes, they are sent again. If not, the
@@ -78,16 +88,16 @@ func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
 	for _, suspect := range suspects {
 		d := s.pending[suspect.Index]
 		switch {
-		case !d.provable():
-			s.unprovable(a, d, suspect)
-			continue
 		case class.Kind == outcome.Transient:
-			d.verdict, d.unsure = outcome.Unknown, true
-			s.sessions.markUnsure(s.session)
+			s.doubt(d)
 			a.again = append(a.again, d)
 		case !d.unsure:
 			d.foreign = d.minted
-			s.refusal(a, d, suspect)
+			if s.maybeRepeated() {
+				s.unprovable(a, d, suspect)
+			} else {
+				s.refusal(a, d, suspect)
+			}
 			continue
 		default:
 			a.again = nil
@@ -97,19 +107,19 @@ func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
 }
 
 // findOurs reads which of the documents are stored with their proof. A minted _id is the proof once an answer was lost.
-// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds. So it has
-// to be where nothing is a proof.
+// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds.
 func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
-	var minted, stamped []bson.RawValue // the minted ones with those that have no proof
+	var minted, stamped []bson.RawValue
 	first := make(map[string]*document)
 	for _, d := range documents {
-		if d.stamped && !d.minted {
+		switch {
+		case d.minted:
+			minted = append(minted, d.id())
+			if !d.unsure {
+				first[identity(d)] = d
+			}
+		case d.stamped:
 			stamped = append(stamped, d.id())
-			continue
-		}
-		minted = append(minted, d.id())
-		if !d.unsure || !d.minted {
-			first[identity(d)] = d
 		}
 	}
 	ours := make(map[string]bool, len(documents))

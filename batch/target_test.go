@@ -179,7 +179,7 @@ func TestShardedCluster(t *testing.T) {
 	sharded := func(t *testing.T) *world {
 		wire := faultwire.ForTest(t)
 		wire.On(faultwire.Hello).Lie(faultwire.Set("msg", "isdbgrid"))
-		return makeWorld(t, simulatedServer(t, mongosim.Config{NoStreaming: true}), wire, options.Client().SetRetryWrites(false))
+		return makeWorld(t, simulatedServer(t, mongosim.Config{ReplicaSet: "rs", NoStreaming: true}), wire, options.Client().SetRetryWrites(false))
 	}
 	documents := []bson.D{
 		{{Key: "_id", Value: 1}, {Key: "tenant", Value: "y"}, {Key: "at", Value: bson.D{{Key: "zip", Value: 1}}}},

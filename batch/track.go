@@ -16,7 +16,7 @@ import (
 type track struct {
 	minted       []rollback.Range // not in order, and mostly adjacent, until merged
 	merged       int              // length of minted after the last merge
-	foreign      []bson.ObjectID  // minted ids that belong to somebody else
+	foreign      []bson.ObjectID  // minted ids that belong to somebody else, for all that can be told
 	stamped      idList
 	acknowledged idList // ids for which the server's acknowledgement is the proof
 	shardKeys    []bson.D
@@ -70,6 +70,9 @@ func (t *track) list(p *part, d *document) bool {
 		}
 		if d.foreign {
 			t.foreign = append(t.foreign, id)
+		}
+		if d.foreign && d.verdict == outcome.Unknown {
+			t.unproven.add(d.id())
 		}
 	case d.stamped:
 		t.stamped.add(d.id())

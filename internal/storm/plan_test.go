@@ -3,9 +3,11 @@ package storm
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/intact-go/intact/batch"
+	"github.com/intact-go/intact/internal/faultwire"
 	"github.com/intact-go/intact/internal/mongosim"
 )
 
@@ -29,6 +31,10 @@ type plan struct {
 type inserterPlan struct {
 	batches []batchPlan
 	dies    int // the insert command before which its connection ends for good; 0 for never
+}
+
+func (in inserterPlan) journals() bool {
+	return slices.ContainsFunc(in.batches, func(b batchPlan) bool { return b.journal })
 }
 
 type batchPlan struct {
@@ -153,7 +159,13 @@ func makePlan(seed uint64) plan {
 			inserter: r.IntN(len(p.inserters)), length: 1 + r.IntN(5),
 		})
 	}
+	if i := r.IntN(len(p.inserters)); p.recoverers > 0 && p.inserters[i].journals() && r.IntN(4) == 0 { // a late change of state
+		p.faults = plausible(append(p.faults, faultPlan{inserter: i, command: faultwire.Update, kind: faultHold, skip: r.IntN(4), times: 1 + r.IntN(4)}))
+	}
 	for _, e := range p.events {
+		if e.kind == eventLag && r.IntN(2) == 0 { // a majority is waited for in vain
+			p.faults = plausible(append(p.faults, faultPlan{inserter: e.inserter, command: faultwire.Insert, kind: faultConcern, skip: r.IntN(3), times: 1 + r.IntN(3)}))
+		}
 		if e.kind == eventPartition || e.kind == eventSlow { // somebody has to notice
 			p.recoverers = max(p.recoverers, 1)
 		}

@@ -42,6 +42,15 @@ var bugs = []bug{
 		"if retry.Sleep(ctx, u.policy.Settle) != nil {", "if retry.Sleep(ctx, u.policy.Settle/1000) != nil {",
 	},
 	{
+		"sessions are not fenced", "rollback/undo.go",
+		"	u.fence(ctx)\n", "",
+	},
+	{
+		"inserts are cancelled and forgotten", "batch/send.go",
+		"ctx, cancel := context.WithTimeout(mongo.NewSessionContext(context.WithoutCancel(s.going), s.session), s.config.CommandTimeout)\n	defer cancel()\n	return outcome.Send(ctx, s.part.inserts, models)",
+		"ctx, cancel := context.WithTimeout(mongo.NewSessionContext(s.going, s.session), s.config.CommandTimeout)\n	defer cancel()\n	if inserted, err = outcome.Send(ctx, s.part.inserts, models); errors.Is(err, context.Canceled) {\n		s.session, err = nil, mongo.ErrClientDisconnected\n	}\n	return inserted, err",
+	},
+	{
 		"the state is changed without comparing", "internal/journal/journal.go",
 		`filter := append(unchanged(from), bson.E{Key: "state", Value: string(from.State)})`, "filter := byID(from.ID)",
 	},
@@ -55,15 +64,19 @@ var bugs = []bug{
 	},
 	{
 		"a duplicate key after a lost answer is believed", "batch/send.go",
-		"case refusal.Duplicate != nil && (d.unsure || d.provable() && refusal.Duplicate.OnID()):", "case refusal.Duplicate != nil && d.index < 0:",
+		"case refusal.Duplicate != nil && d.provable() && (d.unsure || onID):", "case refusal.Duplicate != nil && d.index < 0:",
 	},
 	{
 		"a duplicate key after a lost answer counts as stored", "batch/suspects.go",
-		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] || !twins[identity(d)] {",
+		"case ours[identity(d)] && !twins[identity(d)]:", "case ours[identity(d)] || !twins[identity(d)]:",
 	},
 	{
 		"an _id that the batch claims twice counts as stored", "batch/suspects.go",
-		"if ours[identity(d)] && !twins[identity(d)] {", "if ours[identity(d)] && len(twins) >= 0 {",
+		"case ours[identity(d)] && !twins[identity(d)]:", "case ours[identity(d)] && len(twins) >= 0:",
+	},
+	{
+		"a duplicate key without a proof is believed", "batch/send.go",
+		"case onID && !d.provable() && s.maybeRepeated():", "case onID && !d.provable() && d.index < 0:",
 	},
 	{
 		"a write concern that was not met counts as success", "internal/outcome/outcome.go",
@@ -84,7 +97,7 @@ var bugs = []bug{
 }
 
 // within is the number of schedules in which each planted bug is found.
-const within = 6_000
+const within = 20_000
 
 // TestPlantedBugs shows that the search can find anything.
 func TestPlantedBugs(t *testing.T) {
