@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
 // session is a session that the test numbers itself, unlike the driver's.
@@ -40,6 +41,17 @@ func (s session) insert(number int64, docs ...any) (bson.M, error) {
 func (s session) fence(number int64) error {
 	reply, err := s.run(number, "delete", "c", "deletes", bson.A{d("q", d("_id", "never"), "limit", 1)})
 	return lines(err, equal("n", reply["n"], 0))
+}
+
+// clusterTime inserts in a session of the driver's, and expects it to know the cluster time afterwards, or not.
+func (w *world) clusterTime(want bool) error {
+	session, err := w.client.StartSession(options.Session().SetCausalConsistency(false))
+	if err != nil {
+		return err
+	}
+	defer session.EndSession(w.ctx)
+	_, err = w.coll.InsertOne(mongo.NewSessionContext(w.ctx, session), d("_id", 1))
+	return lines(err, equal("a cluster time", session.ClusterTime() != nil, want))
 }
 
 var sessionBehaviours = []behaviour{
@@ -105,6 +117,12 @@ var sessionBehaviours = []behaviour{
 		_, kill := w.command("killSessions", bson.A{s.lsid})
 		_, late := s.insert(2, d("_id", 2))
 		return lines(err, kill, late, w.found(d(), 1, 2))
+	}},
+	{name: "a server with a history tells sessions the cluster time", on: onSets, run: func(w *world) error {
+		return w.clusterTime(true)
+	}},
+	{name: "a standalone server tells no cluster time", on: onSingles, run: func(w *world) error {
+		return w.clusterTime(false)
 	}},
 	{name: "a repeated findAndModify returns the same value", on: onSets, run: func(w *world) error {
 		s := w.session()
