@@ -46,7 +46,9 @@ type Config struct {
 	// Defaults to 30 s.
 	CommandTimeout time.Duration
 	// RetryTime is how long one insert command is repeated when it meets errors that pass: throttling, failover, a
-	// lost connection, a full connection pool. Defaults to 30 s; negative means no repetition.
+	// lost connection, a full connection pool. Defaults to 30 s; negative means no repetition. What the driver repeats on
+	// its own, with retryable writes, comes on top: v2.10.0 does so for up to CommandTimeout where a server goes on
+	// answering with an error that may be retried.
 	RetryTime time.Duration
 	// InitialDelay and MaxDelay bound the growing, jittered delay between repetitions. Default to 100 ms and 10 s. A
 	// server that asks for a longer delay gets it.
@@ -97,9 +99,9 @@ const (
 	// acknowledged their insert; where the answer was lost nothing proves whose they are: they are reported as
 	// leftovers if they are there, and never deleted. So is what stood in the way of a document, on a server that has the
 	// driver repeat writes and does not recognise the repetitions (one that tells no cluster time, like FerretDB with the
-	// name of a replica set). Whoever deletes one of the batch's documents and stores another
-	// under the same _id before the batch fails loses that, for which a stamp is the only remedy. Refused for claimed ids on a sharded cluster unless
-	// Part.ShardKey names the shard key, because an _id is unique per shard only.
+	// name of a replica set). Whoever deletes one of the batch's documents and stores another under the same _id before
+	// the batch fails loses that, for which a stamp is the only remedy. Refused for claimed ids on a sharded cluster
+	// unless Part.ShardKey names the shard key, because an _id is unique per shard only.
 	StampNone
 )
 

@@ -47,6 +47,16 @@ func TestDriverRepeatsInsert(t *testing.T) {
 	}
 }
 
+// The server writes the time in the place of an empty timestamp: the document is the batch's all the same.
+func TestDriverRepeatsInsertWithTimestamp(t *testing.T) {
+	w := simulated(t, mongosim.Config{ReplicaSet: "rs", NoHistory: true})
+	lost := w.wire.On(faultwire.Insert).Once().DropReply()
+	w.mustStore(batch.Config{}, batch.Into(w.coll("c"), []bson.D{{{Key: "at", Value: bson.Timestamp{}}, {Key: "x", Value: 1}}, {{Key: "x", Value: 2}}}))
+	if lost.Fired() != 1 {
+		t.Errorf("no answer was lost\n%s", w.wire)
+	}
+}
+
 // The same, and a document is truly refused: the others are removed.
 func TestDriverRepeatsInsertThatFails(t *testing.T) {
 	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {

@@ -103,27 +103,22 @@ func (s *sending) goOn(a answer) bool {
 
 // reconsider looks for the documents of a command that was refused as a whole, before the batch fails over it: the driver
 // may have sent it before, on its own and without telling, and that sending may have been carried out. What is found is
-// stored for all that is known. Where nobody may look, the refusal is believed. Documents without a proof are left to the
-// rollback, which looks at last.
+// stored for all that is known. Where nobody may look, the refusal is believed.
 func (s *sending) reconsider(a answer) {
 	if !a.class.Refused || a.class.Code == 0 || s.session == nil {
 		return
 	}
-	var provable []*document
+	var documents []*document
 	for _, d := range s.pending {
-		switch {
-		case d.verdict != outcome.Rejected:
-		case d.provable():
-			provable = append(provable, d)
-		case s.driverRepeats():
-			s.doubt(d)
+		if d.verdict == outcome.Rejected {
+			documents = append(documents, d)
 		}
 	}
-	ours, err := s.findOurs(provable)
+	ours, err := s.findOurs(documents)
 	if err != nil {
 		return
 	}
-	for _, d := range provable {
+	for _, d := range documents {
 		if ours[identity(d)] || d.foreign {
 			s.doubt(d)
 		}
@@ -196,23 +191,19 @@ func (s *sending) sessionRefused(report outcome.Insert) bool {
 	if s.session == nil || report.Err == nil || report.Class != (outcome.Class{}) || errors.As(report.Err, &contradiction) {
 		return false
 	}
-	hello, err := s.hello()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.going), s.config.CommandTimeout)
+	defer cancel()
+	client := s.session.Client()
+	hello, err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
 	if err != nil {
 		return false
 	}
 	if _, err := hello.LookupErr("logicalSessionTimeoutMinutes"); err == nil {
 		return false
 	}
-	s.sessions.doWithout(s.session.Client(), report.Err)
+	s.sessions.doWithout(client, report.Err)
 	s.session = nil
 	return true
-}
-
-// hello asks a server what it is.
-func (s *sending) hello() (bson.Raw, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.going), s.config.CommandTimeout)
-	defer cancel()
-	return s.session.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Raw()
 }
 
 // refusals sorts the documents that the server refused one by one: stored by an earlier sending after all, to be sent

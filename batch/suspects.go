@@ -48,25 +48,11 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 }
 
 // maybeRepeated reports whether a document that clashed at what seems to be its first sending may have been stored by one
-// before, of the driver's own. A server that keeps a history of retryable writes answers the repetition from it; such a
+// before, of the driver's own. The driver repeats for members of a replica set and for mongos, unless the client is told
+// otherwise, which nobody can see. A server that keeps a history of retryable writes answers the repetition from it; such a
 // server tells the cluster time as well, because both come from its oplog.
 func (s *sending) maybeRepeated() bool {
-	return s.session != nil && s.session.ClusterTime() == nil && s.driverRepeats()
-}
-
-// driverRepeats reports whether the driver may repeat inserts on its own: it does so for members of a replica set and for
-// mongos, unless the client is told otherwise, which nobody can see.
-func (s *sending) driverRepeats() bool {
-	if s.session == nil {
-		return false
-	}
-	hello, err := s.hello()
-	if err != nil {
-		return true
-	}
-	_, set := hello.Lookup("setName").StringValueOK()
-	kind, _ := hello.Lookup("msg").StringValueOK()
-	return set || kind == "isdbgrid"
+	return s.part.repeats && s.session != nil && s.session.ClusterTime() == nil
 }
 
 // doubt takes down that a copy of a document may be stored, or may still arrive.
@@ -107,19 +93,22 @@ func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
 }
 
 // findOurs reads which of the documents are stored with their proof. A minted _id is the proof once an answer was lost.
-// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds.
+// Before, what is there has to be the very document: else the _id is somebody else's after all, against all odds. Where
+// nothing is a proof, whatever is there with the _id may be ours.
 func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
-	var minted, stamped []bson.RawValue
+	var byID, stamped []bson.RawValue
 	first := make(map[string]*document)
 	for _, d := range documents {
 		switch {
 		case d.minted:
-			minted = append(minted, d.id())
+			byID = append(byID, d.id())
 			if !d.unsure {
 				first[identity(d)] = d
 			}
 		case d.stamped:
 			stamped = append(stamped, d.id())
+		default:
+			byID = append(byID, d.id())
 		}
 	}
 	ours := make(map[string]bool, len(documents))
@@ -136,7 +125,7 @@ func (s *sending) findOurs(documents []*document) (map[string]bool, error) {
 	if len(first) > 0 {
 		projection = nil
 	}
-	if err := s.find(minted, nil, projection, see); err != nil {
+	if err := s.find(byID, nil, projection, see); err != nil {
 		return nil, err
 	}
 	proof := bson.D{{Key: s.config.StampField, Value: s.id}}

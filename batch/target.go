@@ -185,6 +185,7 @@ func (r *run) checkTargets(ctx context.Context) error {
 			return fmt.Errorf("cannot tell what kind of server %s is on: %w", p.namespace, err)
 		}
 		p.limitChunks(server)
+		p.repeats = server.sharded || server.set != ""
 		if r.config.Stamp != StampNone || p.shardKey != nil || !p.claims() && p.stream == nil {
 			continue
 		}
