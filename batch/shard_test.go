@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -98,7 +99,7 @@ func TestSameIDOnAnotherShard(t *testing.T) {
 		for _, stamp := range []batch.Stamp{batch.StampClaimed, batch.StampAll, batch.StampNone} {
 			for _, lost := range []bool{false, true} {
 				if stamp == batch.StampNone && claimed && lost {
-					continue // nothing could be deleted, and so nothing be wrong
+					continue // nothing could be deleted; see TestUnprovenOnAnotherShard
 				}
 				t.Run(fmt.Sprintf("claimed=%t, %s, lost=%t", claimed, stamp, lost), func(t *testing.T) {
 					c := newSharded(t)
@@ -123,6 +124,26 @@ func TestSameIDOnAnotherShard(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Answers are lost, and nothing proves whose the documents are: those on the batch's own shards are named as left, all of
+// them, and none of another shard with the same _id.
+func TestUnprovenOnAnotherShard(t *testing.T) {
+	c := newSharded(t)
+	c.wire.On(faultwire.Insert).Lie(faultwire.CommandError{Code: 11602, CodeName: "InterruptedDueToReplStateChange"})
+	config := quick(batch.Config{Stamp: batch.StampNone, RetryTime: -1})
+	_, err := batch.New(config).Insert(t.Context(), batch.Into(c.coll, ofY(true)[:3]).ShardKey("tenant"))
+	var failed *batch.Error
+	if !errors.As(err, &failed) || !errors.Is(err, rollback.ErrUnproven) {
+		t.Fatalf("want an incomplete rollback for want of a proof, got %v", err)
+	}
+	var left []int32
+	for _, l := range failed.Leftovers() {
+		left = append(left, l.ID.Int32())
+	}
+	if slices.Sort(left); !slices.Equal(left, []int32{1, 2, 3}) {
+		t.Errorf("%v are named as left, want 1, 2 and 3, once each: %v", left, failed)
 	}
 }
 

@@ -18,10 +18,9 @@ type track struct {
 	merged       int              // length of minted after the last merge
 	foreign      []bson.ObjectID  // minted ids that belong to somebody else, for all that can be told
 	stamped      idList
-	acknowledged idList // ids for which the server's acknowledgement is the proof
-	shardKeys    []bson.D
+	acknowledged bareIDs              // for which the server's acknowledgement is the proof
 	taken        map[string]*document // stamped documents whose _id somebody else has, by _id
-	unproven     idList
+	unproven     bareIDs
 	verdicts     [3]int // documents by verdict
 	late         bool   // a copy of a document may still arrive
 }
@@ -72,17 +71,14 @@ func (t *track) list(p *part, d *document) bool {
 			t.foreign = append(t.foreign, id)
 		}
 		if d.foreign && d.verdict == outcome.Unknown {
-			t.unproven.add(d.id())
+			t.unproven.add(p, d)
 		}
 	case d.stamped:
 		t.stamped.add(d.id())
 	case d.verdict == outcome.Applied:
-		t.acknowledged.add(d.id())
-		if p.shardKey != nil {
-			t.shardKeys = append(t.shardKeys, p.shardKeyOf(d))
-		}
+		t.acknowledged.add(p, d)
 	case d.verdict == outcome.Unknown:
-		t.unproven.add(d.id())
+		t.unproven.add(p, d)
 	default:
 		return false
 	}
@@ -136,6 +132,19 @@ func (t *track) ranges() []rollback.Range {
 		}
 	}
 	return ranges
+}
+
+// bareIDs are ids without another proof, with the shard keys of their documents if the part names one.
+type bareIDs struct {
+	idList
+	shardKeys []bson.D
+}
+
+func (b *bareIDs) add(p *part, d *document) {
+	b.idList.add(d.id())
+	if p.shardKey != nil {
+		b.shardKeys = append(b.shardKeys, p.shardKeyOf(d))
+	}
 }
 
 // idList keeps ids in one piece of memory: type, length and bytes of one after the other.

@@ -99,13 +99,13 @@ func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 			Ranges:     t.ranges(),
 			IDs:        r.stampedIDs(p),
 			Stamp:      rollback.Stamp{Field: r.config.StampField, Value: r.id},
-			Unproven:   t.unproven.ids(nil),
 			Late:       t.late,
 			Fence:      r.sessions.toFence(p.coll.Database().Client()),
 		})
-		if t.acknowledged.count > 0 {
+		if t.acknowledged.count+t.unproven.count > 0 {
 			targets = append(targets, rollback.Target{
-				Collection: p.coll, IDs: t.acknowledged.ids(nil), Acknowledged: true, ShardKeys: t.shardKeys,
+				Collection: p.coll, IDs: t.acknowledged.ids(nil), Acknowledged: true, Unproven: t.unproven.ids(nil),
+				ShardKeys: slices.Concat(t.acknowledged.shardKeys, t.unproven.shardKeys),
 			})
 		}
 	}

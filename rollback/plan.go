@@ -108,8 +108,8 @@ func plan(target Target, policy Policy) ([]*step, error) {
 	if target.Collection == nil {
 		return nil, errors.New("no collection")
 	}
-	if target.ShardKeys != nil && len(target.ShardKeys) != len(target.IDs) {
-		return nil, fmt.Errorf("%d shard keys for %d ids; give one for each id or none", len(target.ShardKeys), len(target.IDs))
+	if ids := len(target.IDs) + len(target.Unproven); target.ShardKeys != nil && len(target.ShardKeys) != ids {
+		return nil, fmt.Errorf("%d shard keys for %d ids; give one for each id or none", len(target.ShardKeys), ids)
 	}
 	if i := slices.Index(target.Fence, nil); i >= 0 {
 		return nil, fmt.Errorf("session %d is nil", i)
@@ -142,19 +142,19 @@ func plan(target Target, policy Policy) ([]*step, error) {
 	if err != nil {
 		return nil, err
 	}
+	var unprovenKeys []shardKey
+	if keys != nil {
+		keys, unprovenKeys = keys[:len(ids)], keys[len(ids):]
+	}
 	for from, to := range chunks(ids, keys, policy.ChunkIDs) {
-		filter := byIDs(ids[from:to])
-		if keys != nil {
-			filter = byIDsAndShardKeys(ids[from:to], keys[from:to])
-		}
-		steps = append(steps, &step{coll: coll, filter: append(filter, proof...), ids: ids[from:to], size: to - from, late: target.Late})
+		steps = append(steps, &step{coll: coll, filter: append(byIDs(ids, keys, from, to), proof...), ids: ids[from:to], size: to - from, late: target.Late})
 	}
 	unproven, err := rawIDs("unproven id", target.Unproven)
 	if err != nil {
 		return nil, err
 	}
-	for from, to := range chunks(unproven, nil, policy.ChunkIDs) {
-		steps = append(steps, &step{coll: coll, filter: byIDs(unproven[from:to]), ids: unproven[from:to], size: to - from, unproven: true})
+	for from, to := range chunks(unproven, unprovenKeys, policy.ChunkIDs) {
+		steps = append(steps, &step{coll: coll, filter: byIDs(unproven, unprovenKeys, from, to), ids: unproven[from:to], size: to - from, unproven: true})
 	}
 	return steps, nil
 }
@@ -184,15 +184,15 @@ func (target Target) proof() (bson.D, error) {
 	return bson.D{{Key: target.Stamp.Field, Value: bson.D{{Key: "$eq", Value: raw}}}}, nil
 }
 
-func byIDs(ids []bson.RawValue) bson.D {
-	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}
-}
-
-func byIDsAndShardKeys(ids []bson.RawValue, keys []shardKey) bson.D {
-	either := make(bson.A, len(ids))
-	for i, id := range ids {
-		one := bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}
-		for _, field := range keys[i].fields {
+// byIDs selects the documents with the ids from one to before another, by their shard keys too if those are given.
+func byIDs(ids []bson.RawValue, keys []shardKey, from, to int) bson.D {
+	if keys == nil {
+		return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids[from:to]}}}}
+	}
+	either := make(bson.A, to-from)
+	for i := range either {
+		one := bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: ids[from+i]}}}}
+		for _, field := range keys[from+i].fields {
 			one = append(one, bson.E{Key: field.Key(), Value: bson.D{{Key: "$eq", Value: field.Value()}}})
 		}
 		either[i] = one

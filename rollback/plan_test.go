@@ -89,6 +89,7 @@ func TestRefused(t *testing.T) {
 		{"the second range", rollback.Target{Ranges: []rollback.Range{{First: first(0), Count: 1}, {First: first(0), Count: 0}}}, "range 1"},
 		{"too few shard keys", keys(eu), "1 shard keys for 2 ids"},
 		{"too many shard keys", keys(eu, eu, eu), "3 shard keys for 2 ids"},
+		{"no shard key for an unproven id", rollback.Target{IDs: []any{1}, Acknowledged: true, Unproven: []any{2}, ShardKeys: []bson.D{{}}}, "1 shard keys for 2 ids"},
 		{"an empty list of shard keys", rollback.Target{IDs: []any{1}, Acknowledged: true, ShardKeys: []bson.D{}}, "0 shard keys for 1 ids"},
 		{"an operator as a shard key", keys(eu, bson.D{{Key: "$or", Value: bson.A{}}}), `shard key 1: "$or"`},
 		{"a shard key without a name", keys(bson.D{{Key: "", Value: 1}}, eu), `shard key 0: ""`},

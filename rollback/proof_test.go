@@ -8,7 +8,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/intact-go/intact/internal/mongosim"
 	"github.com/intact-go/intact/internal/servertest"
 	"github.com/intact-go/intact/rollback"
 )
@@ -285,6 +287,36 @@ func TestUnproven(t *testing.T) {
 		s.undo(t, quick(), target)
 		s.has(t, foreign...)
 	})
+}
+
+// With shard keys, somebody else's document with the same _id on another shard is not taken for the unproven one; without,
+// whatever has the _id is reported, and nothing is kept back.
+func TestUnprovenWithShardKeys(t *testing.T) {
+	sim, err := mongosim.Start(mongosim.Config{ShardKeys: map[string]string{"d.c": "tenant"}, InProcess: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := sim.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := &servertest.Server{URI: sim.URI()}
+	coll := s.Client(t, options.Client().SetDialer(sim.Dialer())).Database("d").Collection("c")
+	tenant := func(v string) bson.D { return bson.D{{Key: "tenant", Value: v}} }
+	if _, err := coll.InsertMany(t.Context(), []any{
+		doc(1, tenant("x")...), doc(2, tenant("x")...), doc(1, tenant("y")...), doc(3, tenant("y")...),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	target := rollback.Target{Collection: coll, IDs: []any{"none"}, Acknowledged: true, Unproven: []any{1, 2, 3}}
+	target.ShardKeys = []bson.D{tenant("y"), tenant("y"), tenant("y"), tenant("y")}
+	_, err = rollback.Undo(ending(t), quick(), target)
+	one, two, three := seen("d.c", value(t, int32(1))), seen("d.c", value(t, int32(2))), seen("d.c", value(t, int32(3)))
+	left(t, failure(t, err, rollback.ErrUnproven), one, three)
+	target.ShardKeys = nil
+	_, err = rollback.Undo(ending(t), quick(), target)
+	left(t, failure(t, err, rollback.ErrUnproven), one, one, two, three)
 }
 
 func seen(collection string, id bson.RawValue) rollback.Leftover {

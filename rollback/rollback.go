@@ -60,13 +60,13 @@ type Target struct {
 	// Do not set it for ids whose insert failed or whose answer was lost.
 	Acknowledged bool
 
-	// ShardKeys, if not nil, has one entry per entry of IDs: the values of the shard key's fields, by their names or
-	// dotted paths, which then are part of the delete's filter. An _id is unique per shard only. With a Stamp or with
-	// Ranges deletes are right without: mongos sends them to all shards.
+	// ShardKeys, if not nil, has one entry per entry of IDs and then one per entry of Unproven: the values of the shard
+	// key's fields, by their names or dotted paths, which then are part of the filter. An _id is unique per shard only.
+	// With a Stamp or with Ranges deletes are right without: mongos sends them to all shards.
 	ShardKeys []bson.D
 
 	// Unproven are _id values of inserts whose answer was lost and for which there is no proof. They are read back
-	// after the settle time; one that is there is reported as a leftover.
+	// after the settle time; whatever is there with one of them is reported as a leftover.
 	Unproven []any
 
 	// Late says that an insert of these documents may still be on its way.

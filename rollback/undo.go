@@ -168,7 +168,7 @@ func (u *undo) removed(s *step, n int64) {
 func (u *undo) readBack(ctx context.Context, s *step) {
 	var left []Leftover
 	err := u.retry(ctx, s.namespace(), func(ctx context.Context) (err error) {
-		left, err = u.present(ctx, s, s.size)
+		left, err = u.present(ctx, s, 0) // on a sharded cluster there may be more documents than ids
 		return err
 	})
 	switch {
@@ -179,7 +179,7 @@ func (u *undo) readBack(ctx context.Context, s *step) {
 	}
 }
 
-// present reads up to limit ids of what the step's filter matches.
+// present reads up to limit ids, or all, of what the step's filter matches.
 func (u *undo) present(ctx context.Context, s *step, limit int) ([]Leftover, error) {
 	cursor, err := s.coll.Find(ctx, s.filter, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit)))
 	if err != nil {
@@ -211,7 +211,7 @@ func (u *undo) narrow(ctx context.Context, s *step, why error, doubt bool) []Lef
 	}
 	ctx, cancel := context.WithTimeout(ctx, narrowTimeout)
 	defer cancel()
-	left, err := u.present(ctx, s, s.size)
+	left, err := u.present(ctx, s, 0)
 	if err != nil {
 		return s.leftovers()
 	}

@@ -20,9 +20,9 @@ type bystanders struct {
 	count   int
 }
 
-// place is a collection and an _id.
+// place is a collection and an _id, and a tenant if the collection is sharded by it.
 type place struct {
-	collection, id int
+	collection, id, tenant int
 }
 
 func newBystanders(w *world) *bystanders {
@@ -35,7 +35,7 @@ func (b *bystanders) collection(i int) *mongo.Collection {
 
 func (b *bystanders) do(ctx context.Context, op foreignOp) {
 	coll := b.collection(op.collection)
-	at := place{op.collection, op.id}
+	at := place{op.collection, op.id, op.tenant}
 	switch op.kind {
 	case foreignInsert:
 		b.insert(ctx, coll, at, op.u)
@@ -44,14 +44,14 @@ func (b *bystanders) do(ctx context.Context, op foreignOp) {
 			return
 		}
 		b.count++
-		_, err := coll.UpdateOne(ctx, bson.D{{Key: "_id", Value: int32(at.id)}, {Key: "foreign", Value: bson.D{{Key: "$exists", Value: true}}}},
+		_, err := coll.UpdateOne(ctx, append(b.filter(at), bson.E{Key: "foreign", Value: bson.D{{Key: "$exists", Value: true}}}),
 			bson.D{{Key: "$set", Value: bson.D{{Key: "revision", Value: int32(b.count)}}}})
 		b.look(ctx, coll, at, err)
 	case foreignDelete:
 		if _, mine := b.expect[at]; !mine || b.unclear[at] {
 			return
 		}
-		_, err := coll.DeleteOne(ctx, bson.D{{Key: "_id", Value: int32(at.id)}, {Key: "foreign", Value: bson.D{{Key: "$exists", Value: true}}}})
+		_, err := coll.DeleteOne(ctx, append(b.filter(at), bson.E{Key: "foreign", Value: bson.D{{Key: "$exists", Value: true}}}))
 		if err != nil {
 			b.unclear[at] = true
 		}
@@ -64,12 +64,21 @@ func (b *bystanders) do(ctx context.Context, op foreignOp) {
 	}
 }
 
+// filter selects the document at a place.
+func (b *bystanders) filter(at place) bson.D {
+	filter := bson.D{{Key: "_id", Value: int32(at.id)}}
+	if b.w.plan.sharded {
+		filter = append(filter, bson.E{Key: "tenant", Value: int32(at.tenant)})
+	}
+	return filter
+}
+
 func (b *bystanders) insert(ctx context.Context, coll *mongo.Collection, at place, u int) {
 	if _, mine := b.expect[at]; mine || b.unclear[at] {
 		return
 	}
 	b.count++
-	document := bson.D{{Key: "_id", Value: int32(at.id)}, {Key: "foreign", Value: int32(b.count)}}
+	document := append(b.filter(at), bson.E{Key: "foreign", Value: int32(b.count)})
 	if u > 0 {
 		document = append(document, bson.E{Key: "u", Value: int32(u)})
 	}
@@ -84,7 +93,7 @@ func (b *bystanders) insert(ctx context.Context, coll *mongo.Collection, at plac
 func (b *bystanders) look(ctx context.Context, coll *mongo.Collection, at place, err error) {
 	if err == nil {
 		var raw bson.Raw
-		if raw, err = coll.FindOne(ctx, bson.D{{Key: "_id", Value: int32(at.id)}}).Raw(); err == nil {
+		if raw, err = coll.FindOne(ctx, b.filter(at)).Raw(); err == nil {
 			b.expect[at] = raw
 			return
 		}
@@ -105,10 +114,12 @@ func (b *bystanders) recreate(ctx context.Context, coll *mongo.Collection, op fo
 		return
 	}
 	b.removed[raw.Lookup("m").String()] = true
-	if _, err := coll.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "m", Value: raw.Lookup("m")}}); err != nil {
+	tenant, _ := raw.Lookup("tenant").Int32OK()
+	at := place{op.collection, int(id), int(tenant)}
+	if _, err := coll.DeleteOne(ctx, append(b.filter(at), bson.E{Key: "m", Value: raw.Lookup("m")})); err != nil {
 		return
 	}
-	b.insert(ctx, coll, place{op.collection, int(id)}, 0)
+	b.insert(ctx, coll, at, 0)
 }
 
 // check compares what is stored with what must be.

@@ -51,7 +51,8 @@ func (w *world) readAll(ctx context.Context) (map[int]map[string]document, map[p
 		}
 		for _, raw := range all {
 			if id, ok := raw.Lookup("_id").Int32OK(); ok {
-				places[place{i, int(id)}] = raw
+				tenant, _ := raw.Lookup("tenant").Int32OK()
+				places[place{i, int(id), int(tenant)}] = raw
 			}
 			m, err := raw.LookupErr("m")
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 type plan struct {
 	seed        uint64
 	replicaSet  bool
+	sharded     bool // a mongos, with the collections sharded by tenant
 	retryWrites bool
 	noHistory   bool // the server only says that it knows retryable writes
 	duplicates  mongosim.DuplicateStyle
@@ -54,6 +55,7 @@ type partPlan struct {
 	collection int
 	ids        []idPlan
 	number     numberKind
+	shardKey   bool // is named to the library
 }
 
 // idPlan is how one document gets its _id, and its value under the unique index.
@@ -61,6 +63,7 @@ type idPlan struct {
 	claimed bool
 	id      int // of a claimed _id; others may want it too
 	u       int // 0 for a value that nobody else has
+	tenant  int // of a sharded collection
 }
 
 type numberKind int
@@ -91,6 +94,7 @@ type foreignOp struct {
 	kind       foreignKind
 	collection int
 	id, u      int
+	tenant     int // of a sharded collection
 }
 
 // eventPlan is something that happens to the server, when so many commands have been seen.
@@ -122,17 +126,25 @@ func makePlan(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 0x5707))
 	p := plan{
 		seed:        seed,
-		replicaSet:  r.IntN(4) > 0,
 		duplicates:  mongosim.DuplicateStyle(r.IntN(3)),
 		collections: 1 + r.IntN(2),
 	}
-	p.retryWrites = p.replicaSet && r.IntN(4) > 0
-	p.noHistory = p.retryWrites && r.IntN(4) == 0
+	switch n := r.IntN(8); {
+	case n < 5:
+		p.replicaSet = true
+	case n < 7:
+		p.sharded = true
+	}
+	p.retryWrites = (p.replicaSet || p.sharded) && r.IntN(4) > 0
+	p.noHistory = p.replicaSet && p.retryWrites && r.IntN(4) == 0
 	for range p.collections {
 		p.unique = append(p.unique, r.IntN(2) == 0)
 	}
 	for range r.IntN(12) {
-		p.foreign = append(p.foreign, foreignOp{foreignKind(r.IntN(int(foreignKinds))), r.IntN(p.collections), r.IntN(idSpace), r.IntN(uSpace)})
+		p.foreign = append(p.foreign, foreignOp{
+			kind: foreignKind(r.IntN(int(foreignKinds))), collection: r.IntN(p.collections),
+			id: r.IntN(idSpace), u: r.IntN(uSpace), tenant: p.drawTenant(r),
+		})
 	}
 	id := 0
 	for range 1 + r.IntN(2) {
@@ -146,6 +158,7 @@ func makePlan(seed uint64) plan {
 		}
 		p.inserters = append(p.inserters, in)
 	}
+	p.foreign = append(p.foreign, p.elsewhere(r)...)
 	if r.IntN(3) == 0 {
 		p.recoverers = 1 + r.IntN(2)
 	}
@@ -153,11 +166,12 @@ func makePlan(seed uint64) plan {
 		p.faults = append(p.faults, drawFault(r, len(p.inserters)))
 	}
 	p.faults = plausible(p.faults)
-	if p.replicaSet && r.IntN(3) == 0 {
-		p.events = append(p.events, eventPlan{
-			kind: eventKind(r.IntN(int(eventKinds))), after: 3 + r.IntN(20),
-			inserter: r.IntN(len(p.inserters)), length: 1 + r.IntN(5),
-		})
+	if r.IntN(3) == 0 {
+		kind := eventKind(r.IntN(int(eventKinds)))
+		if !p.replicaSet {
+			kind = eventPartition + eventKind(r.IntN(int(eventKinds-eventPartition)))
+		}
+		p.events = append(p.events, eventPlan{kind: kind, after: 3 + r.IntN(20), inserter: r.IntN(len(p.inserters)), length: 1 + r.IntN(5)})
 	}
 	if i := r.IntN(len(p.inserters)); p.recoverers > 0 && p.inserters[i].journals() && r.IntN(4) == 0 { // a late change of state
 		p.faults = plausible(append(p.faults, faultPlan{inserter: i, command: faultwire.Update, kind: faultHold, skip: r.IntN(4), times: 1 + r.IntN(4)}))
@@ -171,6 +185,37 @@ func makePlan(seed uint64) plan {
 		}
 	}
 	return p
+}
+
+// drawTenant draws a value of the shard key. The first and the third are on the same shard.
+func (p plan) drawTenant(r *rand.Rand) int {
+	if !p.sharded {
+		return 0
+	}
+	return r.IntN(3)
+}
+
+// elsewhere draws documents of others that have the ids of a batch's documents, most of them on another shard.
+func (p plan) elsewhere(r *rand.Rand) (ops []foreignOp) {
+	if !p.sharded {
+		return nil
+	}
+	for _, in := range p.inserters {
+		for _, b := range in.batches {
+			for _, part := range b.parts {
+				for _, d := range part.ids {
+					if d.claimed && r.IntN(5) == 0 {
+						tenant := d.tenant + 1
+						if r.IntN(10) == 0 {
+							tenant++
+						}
+						ops = append(ops, foreignOp{kind: foreignInsert, collection: part.collection, id: d.id, tenant: tenant % 3})
+					}
+				}
+			}
+		}
+	}
+	return ops
 }
 
 // plausible leaves out what no server does: to take a right away between two sendings of a command. An account that lacks
@@ -209,9 +254,13 @@ func drawBatch(r *rand.Rand, p plan, id int) batchPlan {
 		if r.IntN(2) == 0 {
 			part.number = numberKind(r.IntN(int(numberKinds)))
 		}
+		if part.number == optimisticNumber && p.sharded {
+			part.number = counterNumber // for want of a unique index
+		}
+		part.shardKey = p.sharded && (b.stamp == batch.StampNone || r.IntN(2) == 0)
 		claims := r.IntN(3)
 		for range r.IntN(14) {
-			d := idPlan{claimed: claims == 1 || claims == 2 && r.IntN(2) == 0, id: id*1_000 + r.IntN(900)}
+			d := idPlan{claimed: claims == 1 || claims == 2 && r.IntN(2) == 0, id: id*1_000 + r.IntN(900), tenant: p.drawTenant(r)}
 			if r.IntN(60) == 0 {
 				d.id = r.IntN(idSpace) // somebody else may have it
 			}
@@ -259,14 +308,14 @@ func (p plan) kind() bool {
 
 func (p plan) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "seed %d: replica set %v, retryable writes %v, without history %v, duplicates %d, unique %v, recoverers %d\n", p.seed, p.replicaSet, p.retryWrites, p.noHistory, p.duplicates, p.unique, p.recoverers)
+	fmt.Fprintf(&s, "seed %d: replica set %v, sharded %v, retryable writes %v, without history %v, duplicates %d, unique %v, recoverers %d\n", p.seed, p.replicaSet, p.sharded, p.retryWrites, p.noHistory, p.duplicates, p.unique, p.recoverers)
 	for i, in := range p.inserters {
 		fmt.Fprintf(&s, "  inserter %d, dies before insert %d\n", i, in.dies)
 		for _, b := range in.batches {
 			fmt.Fprintf(&s, "    batch %d: chunk %d, concurrency %d, stamp %s, remove %v, journal %v, key %v, stream %v, cancelled at insert %d\n",
 				b.id, b.chunk, b.concurrency, b.stamp, b.remove, b.journal, b.key, b.stream, b.cancel)
 			for _, part := range b.parts {
-				fmt.Fprintf(&s, "      collection %d, number kind %d, ids %v\n", part.collection, part.number, part.ids)
+				fmt.Fprintf(&s, "      collection %d, number kind %d, shard key %v, ids %v\n", part.collection, part.number, part.shardKey, part.ids)
 			}
 		}
 	}

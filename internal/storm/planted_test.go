@@ -42,6 +42,10 @@ var bugs = []bug{
 		"if retry.Sleep(ctx, u.policy.Settle) != nil {", "if retry.Sleep(ctx, u.policy.Settle/1000) != nil {",
 	},
 	{
+		"documents without a proof are deleted without their shard key", "batch/undo.go",
+		"ShardKeys: slices.Concat(t.acknowledged.shardKeys, t.unproven.shardKeys),", "ShardKeys: nil,",
+	},
+	{
 		"sessions are not fenced", "rollback/undo.go",
 		"	u.fence(ctx)\n", "",
 	},

@@ -76,6 +76,12 @@ func newWorld(p plan) (*world, error) {
 	if p.replicaSet {
 		config.ReplicaSet = "rs0"
 	}
+	if p.sharded {
+		config.ShardKeys = make(map[string]string)
+		for i := range p.collections {
+			config.ShardKeys[fmt.Sprintf("w.c%d", i)] = "tenant"
+		}
+	}
 	server, err := mongosim.Start(config)
 	if err != nil {
 		return nil, err
@@ -192,6 +198,9 @@ func (w *world) journal(client *mongo.Client) *mongo.Collection {
 // prepare makes the indexes and the documents of others.
 func (w *world) prepare(ctx context.Context) error {
 	for i, unique := range w.plan.unique {
+		if w.plan.sharded {
+			break // a unique index would have to begin with the shard key
+		}
 		coll := w.collection(w.calm, i)
 		model := []mongo.IndexModel{{Keys: bson.D{{Key: "optimistic", Value: 1}}, Options: options.Index().SetUnique(true).SetSparse(true)}}
 		if unique {
@@ -367,6 +376,9 @@ func (w *world) part(client *mongo.Client, b batchPlan, position int, part partP
 			u = 1_000_000 + b.id*10_000 + position*1_000 + i
 		}
 		documents[i] = append(document, bson.E{Key: "u", Value: int32(u)})
+		if w.plan.sharded {
+			documents[i] = append(documents[i], bson.E{Key: "tenant", Value: int32(id.tenant)})
+		}
 	}
 	coll := w.collection(client, part.collection)
 	p := batch.Into(coll, documents)
@@ -379,6 +391,9 @@ func (w *world) part(client *mongo.Client, b batchPlan, position int, part partP
 			}
 		}
 		p = batch.Stream(coll, source)
+	}
+	if part.shardKey {
+		p = p.ShardKey("tenant")
 	}
 	counters := client.Database("w").Collection("counters")
 	again := idgen.Retry{}
