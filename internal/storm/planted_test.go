@@ -27,7 +27,7 @@ type bug struct {
 var bugs = []bug{
 	{
 		"claimed ids are deleted without the stamp", "rollback/plan.go",
-		"filter: append(filter, proof...),", "filter: append(filter, proof[:0]...),",
+		"append(byIDs(ids, keys, from, to), proof...)", "append(byIDs(ids, keys, from, to), proof[:0]...)",
 	},
 	{
 		"a lost answer counts as a refusal", "internal/outcome/outcome.go",
