@@ -244,6 +244,7 @@ type sessions struct {
 	all     []*mongo.Session
 	free    []*mongo.Session
 	unsure  []*mongo.Session        // those in which an answer was lost
+	refused []*mongo.Session        // those whose latest insert was refused in part
 	without map[*mongo.Client]error // clients whose servers know no sessions
 }
 
@@ -285,6 +286,21 @@ func (s *sessions) markUnsure(session *mongo.Session) {
 	}
 }
 
+// markRefused remembers whether something of a session's latest insert was refused: a late copy of it would be tried again
+// there, and what stood in its way may have been deleted by then. The next insert of the session makes the server refuse a
+// copy of the one before.
+func (s *sessions) markRefused(session *mongo.Session, refused bool) {
+	if session == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = slices.DeleteFunc(s.refused, func(other *mongo.Session) bool { return other == session })
+	if refused {
+		s.refused = append(s.refused, session)
+	}
+}
+
 func (s *sessions) doWithout(client *mongo.Client, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +315,7 @@ func (s *sessions) toFence(client *mongo.Client) []*mongo.Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var fence []*mongo.Session
-	for _, session := range s.unsure {
+	for _, session := range slices.Concat(s.unsure, s.refused) {
 		if session.Client() == client {
 			fence = append(fence, session)
 		}
@@ -314,5 +330,5 @@ func (s *sessions) end(ctx context.Context) {
 	for _, session := range s.all {
 		session.EndSession(ctx)
 	}
-	s.all, s.free, s.unsure = nil, nil, nil
+	s.all, s.free, s.unsure, s.refused = nil, nil, nil, nil
 }

@@ -96,6 +96,48 @@ func (w *world) arrived() []int64 {
 	return codes
 }
 
+// An insert is held by a network that breaks, the driver repeats it, and the server refuses one document for a sibling of
+// it; the batch is rolled back. Then the first sending arrives, which would store what now stands in nobody's way: the
+// session's fence keeps it out, also after a change of primary.
+func TestFirstSendingOfInsertThatWasRefusedInPart(t *testing.T) {
+	for kind, ids := range map[string][]any{"minted": {nil, nil, nil}, "claimed": {1, 2, 3}} {
+		for _, stamp := range []batch.Stamp{batch.StampClaimed, batch.StampNone} {
+			t.Run(kind+" "+stamp.String(), func(t *testing.T) {
+				w, sim := lateServers[0].world(t, nil)
+				w.uniqueIndex("c", "u")
+				var documents []bson.D
+				for i, id := range ids {
+					document := bson.D{{Key: "u", Value: min(i, 1)}}
+					if id != nil {
+						document = append(document, bson.E{Key: "_id", Value: id})
+					}
+					documents = append(documents, document)
+				}
+				held := w.wire.On(faultwire.Insert).Once().Hold()
+				go func() {
+					<-held.Arrived()
+					w.wire.Cut()
+				}()
+				failed := w.mustRollBack(batch.Config{Stamp: stamp, Rollback: rollback.Policy{Settle: time.Nanosecond}}, batch.Into(w.coll("c"), documents))
+				if at := indexes(failed); !slices.Equal(at, []int{2}) || failed.Rollback.Deleted != 2 {
+					t.Errorf("documents %v are refused and %d deleted, want the last, and two", at, failed.Rollback.Deleted)
+				}
+				if err := sim.StepDown(); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := sim.StepUp(0); err != nil {
+					t.Fatal(err)
+				}
+				held.Release()
+				if codes := w.arrived(); !slices.Equal(codes, []int64{225}) {
+					t.Errorf("the first sending is answered with %v, want 225\n%s", codes, w.wire)
+				}
+				w.check()
+			})
+		}
+	}
+}
+
 // Every worker's insert is on its way, to the server or in it, when its client gives up; it arrives after the rollback's
 // deletes. With a fence it may arrive whenever it likes, without one within the settle time.
 func TestLateInsertsOfAllWorkers(t *testing.T) {

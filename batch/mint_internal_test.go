@@ -91,9 +91,9 @@ func TestRangesCoverExactly(t *testing.T) {
 		}
 		var tr track
 		for _, documents := range chunks {
-			tr.add(nil, documents)
+			tr.add(new(part), documents)
 			if rapid.Bool().Draw(rt, "again") {
-				tr.add(nil, documents) // a repetition adds nothing
+				tr.add(new(part), documents) // a repetition adds nothing
 			}
 		}
 		covered := make(map[bson.ObjectID]bool)

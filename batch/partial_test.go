@@ -172,7 +172,7 @@ func TestRefusalsInAnyOrder(t *testing.T) {
 		if at := indexes(failed); !slices.Equal(at, []int{1, 5}) {
 			w.Errorf("documents %v are refused, want 1 and 5", at)
 		}
-		for _, e := range w.wire.Events(faultwire.Delete) {
+		for _, e := range w.wire.Events(faultwire.Delete.Where(many)) {
 			values, _ := e.Filters()[0].Lookup("_id", "$in").Array().Values()
 			if len(values) != 4 {
 				w.Errorf("%d ids are deleted, want the 4 that the server acknowledged: %v", len(values), e)

@@ -50,7 +50,7 @@ type part struct {
 	namespace string
 	documents []document        // of a slice; a stream's are in its chunks
 	inserts   *mongo.Collection // with the batch's write concern, and encoding nothing anew
-	repeats   bool              // the driver may repeat inserts by itself
+	server    serverInfo
 
 	chunkSize, chunkBytes int // the Config's, or less if the server takes less
 

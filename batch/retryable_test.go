@@ -47,6 +47,45 @@ func TestDriverRepeatsInsert(t *testing.T) {
 	}
 }
 
+// The driver gives a connection up and repeats an insert, which is answered; the batch fails over something else and is
+// rolled back; then the first sending arrives. The second look finds its documents.
+func TestFirstSendingArrivesAfterRollback(t *testing.T) {
+	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
+		for _, stamp := range []batch.Stamp{batch.StampClaimed, batch.StampNone} {
+			for server, make := range map[string]func(*testing.T) *world{
+				"history":    func(t *testing.T) *world { return simulated(t, mongosim.Config{ReplicaSet: "rs"}) },
+				"no history": pretender,
+			} {
+				t.Run(fmt.Sprintf("%s, %s, %s", kind, stamp, server), func(t *testing.T) {
+					w := make(t)
+					w.uniqueIndex("c", "u")
+					w.plant("c", bson.D{{Key: "u", Value: 1}})
+					refused := bson.D{{Key: "u", Value: 1}}
+					if kind == "claimed" {
+						refused = append(refused, bson.E{Key: "_id", Value: 4})
+					}
+					held := w.wire.On(faultwire.Insert).Once().Hold()
+					go func() {
+						<-held.Arrived()
+						w.wire.Cut()
+					}()
+					w.wire.On(faultwire.Delete.Where(many)).Once().After(func(context.Context, *faultwire.Request) {
+						held.Release()
+						<-held.Done()
+					})
+					_, failed := w.insert(batch.Config{Stamp: stamp}, batch.Into(w.coll("c"), append(slices.Clone(documents), refused)))
+					if failed == nil {
+						t.Fatalf("the batch had to fail\n%s", w.wire)
+					}
+					if unproven := server == "no history" && stamp == batch.StampNone && kind == "claimed"; failed.RolledBack() == unproven {
+						t.Errorf("want leftovers %t, got %v\n%s", unproven, failed, w.wire)
+					}
+				})
+			}
+		}
+	}
+}
+
 // The server writes the time in the place of an empty timestamp: the document is the batch's all the same.
 func TestDriverRepeatsInsertWithTimestamp(t *testing.T) {
 	w := simulated(t, mongosim.Config{ReplicaSet: "rs", NoHistory: true})

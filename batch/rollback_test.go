@@ -219,7 +219,7 @@ func TestDeletesAreRepeated(t *testing.T) {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				lossy(t, func(w *world) {
 					w.plant("c", bson.D{{Key: "_id", Value: "taken"}})
-					again := w.wire.On(faultwire.Delete).First(3).Do(fault)
+					again := w.wire.On(faultwire.Delete.Where(many)).First(3).Do(fault)
 					failed := w.mustRollBack(batch.Config{}, batch.Into(w.coll("c"), append(slices.Clone(documents), bson.D{{Key: "_id", Value: "taken"}})))
 					if again.Fired() != 3 || failed.Rollback.Commands < 4 {
 						w.Errorf("%d deletes failed, %d were sent", again.Fired(), failed.Rollback.Commands)

@@ -155,6 +155,9 @@ func (s *sending) attempt() answer {
 	if lost {
 		s.sessions.markUnsure(s.session)
 	}
+	if s.part.server.repeats() {
+		s.sessions.markRefused(s.session, len(report.Refusals) > 0)
+	}
 	a := s.refusals(report)
 	if report.Err != nil {
 		s.commandError(&a, report)
@@ -217,7 +220,7 @@ func (s *sending) refusals(report outcome.Insert) answer {
 		switch {
 		case refusal.Duplicate != nil && d.provable() && (d.unsure || onID):
 			suspects = append(suspects, refusal)
-		case onID && !d.provable() && s.maybeRepeated():
+		case onID && !d.provable() && s.part.server.forgetful():
 			s.unprovable(&a, d, refusal)
 		case refusal.Class.Kind == outcome.Transient && s.mayRepeat(d):
 			a.again = append(a.again, d)

@@ -154,7 +154,7 @@ func TestDeleteThatRemovedMoreIsAnAlarm(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			eachServer(t, func(w *world) {
 				w.plant("c", bson.D{{Key: "_id", Value: "taken"}})
-				w.wire.On(faultwire.Delete).Once().Lie(faultwire.Set("n", 5))
+				w.wire.On(faultwire.Delete.Where(many)).Once().Lie(faultwire.Set("n", 5))
 				_, failed := w.insert(batch.Config{}, batch.Into(w.coll("c"), append(documents, bson.D{{Key: "_id", Value: "taken"}})))
 				if !errors.Is(failed, rollback.ErrExcess) || failed.Rollback.Excess < 2 {
 					w.Errorf("want an alarm, got %v", failed)

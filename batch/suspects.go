@@ -34,7 +34,7 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 		case ours[identity(d)] && !twins[identity(d)]:
 			d.verdict, d.unsure = outcome.Applied, true
 			stored++
-		case d.foreign && s.maybeRepeated(): // or ours, and somebody else has changed it
+		case d.foreign && s.part.server.forgetful(): // or ours, and somebody else has changed it
 			s.unprovable(a, d, suspects[i])
 		default:
 			d.verdict = outcome.Rejected
@@ -45,14 +45,6 @@ func (s *sending) settleSuspects(a *answer, suspects []outcome.Refusal) {
 		s.sessions.markUnsure(s.session)
 		s.stored(stored)
 	}
-}
-
-// maybeRepeated reports whether a document that clashed at what seems to be its first sending may have been stored by one
-// before, of the driver's own. The driver repeats for members of a replica set and for mongos, unless the client is told
-// otherwise, which nobody can see. A server that keeps a history of retryable writes answers the repetition from it; such a
-// server tells the cluster time as well, because both come from its oplog.
-func (s *sending) maybeRepeated() bool {
-	return s.part.repeats && s.session != nil && s.session.ClusterTime() == nil
 }
 
 // doubt takes down that a copy of a document may be stored, or may still arrive.
@@ -79,7 +71,7 @@ func (s *sending) unsettled(a *answer, suspects []outcome.Refusal, err error) {
 			a.again = append(a.again, d)
 		case !d.unsure:
 			d.foreign = d.minted
-			if s.maybeRepeated() {
+			if s.part.server.forgetful() {
 				s.unprovable(a, d, suspect)
 			} else {
 				s.refusal(a, d, suspect)

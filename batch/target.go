@@ -118,9 +118,19 @@ func fitFor(spec mongo.CollectionSpecification) error {
 type serverInfo struct {
 	sharded bool
 	set     string // name of the replica set, if it is one
+	history bool   // it recognises the driver's repetitions
 	// The most documents and bytes of one message; zero if the server does not say.
 	maxBatch, maxMessage int
 }
+
+// repeats says that the driver may repeat inserts by itself. It does unless the client is told otherwise, which nobody can
+// see; nor can the repetitions. An insert that has been answered may then arrive once more, and the server tries again
+// what it had refused of it.
+func (s serverInfo) repeats() bool { return s.sharded || s.set != "" }
+
+// forgetful says that the server moreover takes the repetitions for new inserts. So a document may be stored when an insert
+// of it is refused, and any insert, whatever its answer, may be run once more.
+func (s serverInfo) forgetful() bool { return s.repeats() && !s.history }
 
 // server asks once for each client.
 func (r *run) server(ctx context.Context, client *mongo.Client) (info serverInfo, err error) {
@@ -141,6 +151,8 @@ func (r *run) server(ctx context.Context, client *mongo.Client) (info serverInfo
 	msg, _ := hello.Lookup("msg").StringValueOK()
 	info.sharded = msg == "isdbgrid"
 	info.set, _ = hello.Lookup("setName").StringValueOK()
+	_, err = hello.LookupErr("$clusterTime") // comes from the oplog, as the history of retryable writes does
+	info.history = err == nil
 	for key, limit := range map[string]*int{"maxWriteBatchSize": &info.maxBatch, "maxMessageSizeBytes": &info.maxMessage} {
 		n, _ := hello.Lookup(key).AsInt64OK()
 		*limit = int(max(n, 0))
@@ -185,7 +197,7 @@ func (r *run) checkTargets(ctx context.Context) error {
 			return fmt.Errorf("cannot tell what kind of server %s is on: %w", p.namespace, err)
 		}
 		p.limitChunks(server)
-		p.repeats = server.sharded || server.set != ""
+		p.server = server
 		if r.config.Stamp != StampNone || p.shardKey != nil || !p.claims() && p.stream == nil {
 			continue
 		}

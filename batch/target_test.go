@@ -202,7 +202,7 @@ func TestShardedCluster(t *testing.T) {
 		if failed.Rollback.Deleted != 2 {
 			t.Errorf("%d documents were deleted, want 2", failed.Rollback.Deleted)
 		}
-		for _, e := range w.wire.Events(faultwire.Delete) {
+		for _, e := range w.wire.Events(faultwire.Delete.Where(many)) {
 			for _, filter := range e.Filters() {
 				branches, _ := filter.Lookup("$or").Array().Values()
 				if len(branches) != 2 {

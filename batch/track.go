@@ -43,7 +43,7 @@ func (t *track) add(p *part, documents []*document) {
 		}
 		d.entry.counted, d.entry.verdict = true, d.verdict
 		t.verdicts[d.verdict]++
-		t.late = t.late || d.unsure
+		t.late = t.late || d.unsure || p.server.forgetful()
 		if !d.entry.listed {
 			d.entry.listed = t.list(p, d)
 		}
@@ -77,7 +77,10 @@ func (t *track) list(p *part, d *document) bool {
 		t.stamped.add(d.id())
 	case d.verdict == outcome.Applied:
 		t.acknowledged.add(p, d)
-	case d.verdict == outcome.Unknown:
+		if p.server.forgetful() { // and nothing will prove whose it is
+			t.unproven.add(p, d)
+		}
+	case d.verdict == outcome.Unknown || p.server.forgetful():
 		t.unproven.add(p, d)
 	default:
 		return false

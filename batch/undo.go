@@ -94,13 +94,14 @@ func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
 			continue
 		}
 		maybe += stored
+		fence := r.sessions.toFence(p.coll.Database().Client())
 		targets = append(targets, rollback.Target{
 			Collection: p.coll,
 			Ranges:     t.ranges(),
 			IDs:        r.stampedIDs(p),
 			Stamp:      rollback.Stamp{Field: r.config.StampField, Value: r.id},
-			Late:       t.late,
-			Fence:      r.sessions.toFence(p.coll.Database().Client()),
+			Late:       t.late || p.server.sharded && len(fence) > 0, // a fence may not reach every shard
+			Fence:      fence,
 		})
 		if t.acknowledged.count+t.unproven.count > 0 {
 			targets = append(targets, rollback.Target{

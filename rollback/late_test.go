@@ -279,6 +279,76 @@ func TestFenceThatFails(t *testing.T) {
 	}
 }
 
+// For a target that is not late, a fence is one of its documents, so that it outlives a change of primary. Where there is
+// none, or no answer, the settle time is waited for; where the server refuses it for good, waiting would not help.
+func TestFenceOfOneOfTheDocuments(t *testing.T) {
+	one := func(r *faultwire.Request) bool { return r.Statements()[0].Lookup("limit").AsInt64() == 1 }
+	tests := []struct {
+		name    string
+		stored  []any
+		refusal int // the code with which fences are refused
+		fenced  int
+		passes  int
+	}{
+		{"it is one", []any{stamped("a"), stamped("b")}, 0, 1, 1},
+		{"there is none", nil, 0, 1, 2},
+		{"no answer", []any{stamped("a"), stamped("b")}, 112, 0, 2},
+		{"refused for good", []any{stamped("a"), stamped("b")}, 13, 0, 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, s *site) {
+				session, err := s.coll.Database().Client().StartSession()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer session.EndSession(ending(t))
+				if test.stored != nil {
+					s.store(t, test.stored...)
+				}
+				foreign := s.store(t, doc("c"))
+				if test.refusal != 0 {
+					s.wire.On(faultwire.Delete.Where(one)).Reply(faultwire.CommandError{Code: test.refusal, Message: "no fence"})
+				}
+				target := rollback.Target{Collection: s.coll, IDs: []any{"a", "b", "c"}, Stamp: ours, Fence: []*mongo.Session{session}}
+				report := s.undo(t, quick(), target)
+				s.has(t, foreign...)
+				if report.Fenced != test.fenced || report.Passes != test.passes || report.Deleted != int64(len(test.stored)) || report.Excess != 0 {
+					t.Errorf("report %+v, want %d fences, %d passes, %d deleted", report, test.fenced, test.passes, len(test.stored))
+				}
+			})
+		})
+	}
+}
+
+// Ids that alone are the proof are deleted once: by the settle time, who has one is somebody else.
+func TestAcknowledgedIDsAreNotDeletedAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, s *site) {
+		session, err := s.coll.Database().Client().StartSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer session.EndSession(ending(t))
+		s.store(t, doc("a"), stamped("b"))
+		s.wire.On(isFence).Reply(faultwire.CommandError{Code: 112, Message: "no fence"})
+		policy := quick()
+		var foreign []bson.Raw
+		policy.Observe = func(e rollback.Event) {
+			if e.Kind == rollback.Settling && foreign == nil {
+				foreign = s.store(t, doc("a", bson.E{Key: "theirs", Value: true}))
+			}
+		}
+		fence := []*mongo.Session{session}
+		s.undo(t, policy,
+			rollback.Target{Collection: s.coll, IDs: []any{"b"}, Stamp: ours, Fence: fence},
+			rollback.Target{Collection: s.coll, IDs: []any{"a"}, Acknowledged: true, Fence: fence})
+		s.has(t, foreign...)
+		if foreign == nil {
+			t.Error("the settle time was not waited for")
+		}
+	})
+}
+
 // Unproven documents are read after the settle time, and not before: they may be on their way.
 func TestUnprovenIsReadAfterTheSettleTime(t *testing.T) {
 	onEach(t, func(t *testing.T, s *site) {

@@ -73,7 +73,10 @@ type Target struct {
 	Late bool
 
 	// Fence holds the sessions in which the answers of inserts were lost, for the fence described above. Nobody else
-	// may use them meanwhile; Undo does not end them. They must belong to Collection's client.
+	// may use them meanwhile; Undo does not end them. They must belong to Collection's client. A session whose insert was
+	// answered, and refused in part, belongs here too: a late copy of it, if the driver has repeated it, would be tried
+	// again. For a target that is not Late, a fence has to outlive a change of primary: it is the deletion of one of the
+	// documents, and where there is none left for it, or no answer, the documents count as Late.
 	Fence []*mongo.Session
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -35,6 +36,8 @@ type undo struct {
 	gate    *retry.Gate
 	start   time.Time
 
+	unfenced atomic.Bool // something may arrive for targets that are not Late
+
 	mu     sync.Mutex // protects report and makes calls of policy.Observe one at a time
 	report Report
 }
@@ -54,7 +57,7 @@ func (u *undo) run(ctx context.Context) {
 	})
 	u.pass(ctx, pending)
 	for _, s := range pending {
-		if s.late {
+		if s.late || u.unfenced.Load() && !s.bare {
 			late = append(late, s)
 		}
 	}
@@ -124,7 +127,7 @@ func (u *undo) delete(ctx context.Context, s *step) (found int64) {
 		u.count(func(r *Report) { r.Commands++ })
 		if result != nil && result.DeletedCount > 0 {
 			found += result.DeletedCount
-			u.removed(s, result.DeletedCount)
+			u.removed(s.namespace(), result.DeletedCount, s.size)
 		}
 		if err != nil || result.DeletedCount == int64(s.size) {
 			return err
@@ -154,14 +157,14 @@ func (u *undo) delete(ctx context.Context, s *step) (found int64) {
 	return found
 }
 
-// removed counts what a delete command removed.
-func (u *undo) removed(s *step, n int64) {
-	excess := max(0, n-int64(s.size))
+// removed counts what a delete command removed, which named so many documents.
+func (u *undo) removed(namespace string, n int64, named int) {
+	excess := max(0, n-int64(named))
 	u.count(func(r *Report) {
 		r.Deleted += n
 		r.Excess += excess
 	})
-	u.tell(Event{Kind: Deleted, Collection: s.namespace(), Documents: n})
+	u.tell(Event{Kind: Deleted, Collection: namespace, Documents: n})
 }
 
 // readBack looks at documents that must not be deleted.
@@ -275,7 +278,7 @@ func (u *undo) retry(ctx context.Context, namespace string, command func(context
 	}
 }
 
-// fence makes the server refuse what may still arrive in the sessions in which answers were lost.
+// fence makes the server refuse what may still arrive in the sessions of Target.Fence.
 func (u *undo) fence(ctx context.Context) {
 	for _, target := range u.targets {
 		var group errgroup.Group
@@ -287,7 +290,9 @@ func (u *undo) fence(ctx context.Context) {
 			}
 			sessions[session] = true
 			group.Go(func() error {
-				u.fenceSession(ctx, target.Collection, session)
+				if lasts := u.fenceSession(ctx, target, session); !lasts && !target.Late {
+					u.unfenced.Store(true)
+				}
 				return nil
 			})
 		}
@@ -295,24 +300,44 @@ func (u *undo) fence(ctx context.Context) {
 	}
 }
 
-func (u *undo) fenceSession(ctx context.Context, coll *mongo.Collection, session *mongo.Session) {
-	coll = coll.Clone(options.Collection().SetWriteConcern(u.policy.WriteConcern))
+// fenceSession deletes one document in a session. If there was one, that goes into the session's history, and the fence
+// outlives a change of primary. It need not where the settle time is waited for: then no document is looked for.
+func (u *undo) fenceSession(ctx context.Context, target Target, session *mongo.Session) (lasts bool) {
+	coll := target.Collection.Clone(options.Collection().SetWriteConcern(u.policy.WriteConcern))
+	filter, named := bson.D{{Key: "_id", Value: bson.NewObjectID()}}, 0 // an _id that never was
+	if s := u.anyStep(target); s != nil && !target.Late {
+		coll, filter, named = s.coll, s.filter, 1
+	}
+	namespace := coll.Database().Name() + "." + coll.Name()
 	delays := retry.Backoff{Initial: u.policy.InitialDelay, Max: u.policy.MaxDelay}.Start()
 	for attempt := 1; ; attempt++ {
 		limited, cancel := context.WithTimeout(mongo.NewSessionContext(ctx, session), u.policy.CommandTimeout)
-		_, err := coll.DeleteOne(limited, bson.D{{Key: "_id", Value: bson.NewObjectID()}}) // an _id that never was
+		result, err := coll.DeleteOne(limited, filter)
 		cancel()
 		if err == nil {
 			u.count(func(r *Report) { r.Fenced++ })
-			u.tell(Event{Kind: Fenced, Collection: coll.Database().Name() + "." + coll.Name()})
-			return
+			u.tell(Event{Kind: Fenced, Collection: namespace})
+			if result.DeletedCount > 0 {
+				u.removed(namespace, result.DeletedCount, named)
+			}
+			return named == 1 && result.DeletedCount == 1
 		}
 		class := outcome.Command(err)
 		if class.Kind == outcome.Permanent || attempt == fenceAttempts || retry.Sleep(ctx, delays.Next(class.After)) != nil {
-			u.policy.Logger.Info("rollback: no fence, relying on the settle time", "collection", coll.Name(), "attempts", attempt, "error", describe(err))
-			return
+			u.policy.Logger.Info("rollback: no fence, relying on the settle time", "collection", namespace, "attempts", attempt, "error", describe(err))
+			return class.Kind == outcome.Permanent // who may not delete is not helped by waiting
 		}
 	}
+}
+
+// anyStep returns a step that deletes documents by way of a target's client.
+func (u *undo) anyStep(target Target) *step {
+	for _, s := range u.steps {
+		if !s.unproven && s.coll.Database().Client() == target.Collection.Database().Client() {
+			return s
+		}
+	}
+	return nil
 }
 
 func (u *undo) count(change func(*Report)) {

@@ -38,6 +38,7 @@ const (
 	faultDelay
 	faultDelayReply
 	faultHold         // a late write: released when it is most harmful
+	faultHoldCut      // a late write, of which the driver loses the connection, and which it repeats
 	faultHoldReply    // until the client has given up
 	faultDown         // the server is away for a moment
 	faultNotPrimary   // refused for certain: NoWritesPerformed
@@ -55,7 +56,7 @@ const (
 )
 
 var faultNames = [...]string{
-	"request lost", "reply lost", "connection cut", "reply cut", "request late", "reply late", "request held", "reply held",
+	"request lost", "reply lost", "connection cut", "reply cut", "request late", "reply late", "request held", "request held by a broken network", "reply held",
 	"server away", "not primary", "interrupted", "throttled", "overloaded", "partly throttled", "partly refused",
 	"write concern not met", "wrong count", "short count", "impossible index", "unauthorized",
 }
@@ -79,11 +80,11 @@ func drawFault(r *rand.Rand, inserters int) faultPlan {
 		f.times = 1 + r.IntN(4)
 	}
 	switch f.kind {
-	case faultHold, faultHoldReply, faultPartly, faultRefused, faultIndex, faultCount, faultShort, faultConcern:
+	case faultHold, faultHoldCut, faultHoldReply, faultPartly, faultRefused, faultIndex, faultCount, faultShort, faultConcern:
 		if f.command != faultwire.Insert && f.command != faultwire.Delete {
 			f.command = faultwire.Insert // what they do is about writes
 		}
-		if f.kind == faultHold || f.kind == faultRefused || f.kind == faultShort {
+		if f.kind == faultHold || f.kind == faultHoldCut || f.kind == faultRefused || f.kind == faultShort {
 			f.command = faultwire.Insert
 		}
 		if f.kind == faultHold && r.IntN(2) == 0 {
@@ -125,6 +126,19 @@ func (w *world) arm(f faultPlan) {
 	case faultHold:
 		rule = on().Hold()
 		w.late = append(w.late, rule)
+	case faultHoldCut:
+		rule = on().Hold()
+		w.late = append(w.late, rule)
+		go func() {
+			for n := 1; ; n++ {
+				select {
+				case <-rule.ArrivedN(n):
+					wire.Cut()
+				case <-w.over:
+					return
+				}
+			}
+		}()
 	case faultHoldReply:
 		rule = on().HoldReply()
 		w.late = append(w.late, rule)

@@ -35,7 +35,7 @@ var bugs = []bug{
 	},
 	{
 		"no second look after the settle time", "rollback/undo.go",
-		"		if s.late {\n			late = append(late, s)", "		if s.late && s.unproven {\n			late = append(late, s)",
+		"		if s.late || u.unfenced.Load() && !s.bare {", "		if s.late && s.unproven {",
 	},
 	{
 		"the settle time is not waited for", "rollback/undo.go",
@@ -80,7 +80,7 @@ var bugs = []bug{
 	},
 	{
 		"a duplicate key without a proof is believed", "batch/send.go",
-		"case onID && !d.provable() && s.maybeRepeated():", "case onID && !d.provable() && d.index < 0:",
+		"case onID && !d.provable() && s.part.server.forgetful():", "case onID && !d.provable() && d.index < 0:",
 	},
 	{
 		"a write concern that was not met counts as success", "internal/outcome/outcome.go",
