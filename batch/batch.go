@@ -39,8 +39,9 @@
 // # Scale
 //
 // A batch is ceil(documents / ChunkSize) insert commands, Concurrency of them at a time, one command for the numbers of
-// each sequence (of a stream, for each chunk), and one listCollections for each collection that the Inserter has not seen. A rollback is one delete for
-// each 10,000 minted or 1,000 claimed ids.
+// each sequence (of a stream, for each chunk), and one listCollections for each collection that the Inserter has not seen.
+// A rollback is one delete for each 10,000 minted or 1,000 claimed ids, and on a replica set or a sharded cluster one more
+// for each insert that was refused in part or not answered.
 //
 // Any number of documents can be in a batch. With Into they are all encoded in memory first; with Stream a few chunks are.
 // What is kept of each stored document is nothing for a minted id, whose batch has one range for up to 16,777,216 of

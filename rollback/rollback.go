@@ -19,7 +19,8 @@
 //
 // # Late writes
 //
-// An insert whose answer was lost may still arrive after a delete that found nothing. Against that, Undo first sends a
+// An insert whose answer was lost may still arrive after a delete that found nothing; so may the first copy of one that
+// the driver has repeated, of which the server tries again what it had refused. Against that, Undo first sends a
 // write in each session of Target.Fence, which makes a replica set or a sharded cluster refuse what comes later with an
 // older transaction number, and then, for targets that are Late, waits for the settle time and deletes again, until a
 // pass that began a settle time after the previous one finds nothing. On servers that know no transaction numbers

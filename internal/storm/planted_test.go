@@ -161,18 +161,21 @@ func plant(t *testing.T, root string, b bug) string {
 	return overlay
 }
 
-// summary takes the lines out of a search's output that say what was found, and after how many schedules.
+// summary takes the lines out of a search's output that say after how many schedules it found something, and what.
 func summary(out []byte) string {
-	var lines []string
+	var after, found string
 	for line := range strings.Lines(string(out)) {
-		for _, promise := range []string{"all: ", "nothing: ", "bystander: ", "honesty: ", "crash: ", "numbers: ", "schedules in"} {
-			if strings.HasPrefix(strings.TrimSpace(line), promise) || strings.Contains(line, "schedules in") {
-				lines = append(lines, strings.TrimSpace(line))
-				break
+		line = strings.TrimSpace(line)
+		if _, schedules, ok := strings.Cut(line, ": "); ok && strings.Contains(line, " schedules in ") {
+			after = schedules
+		}
+		for _, promise := range []string{"all: ", "nothing: ", "bystander: ", "honesty: ", "crash: ", "numbers: "} {
+			if found == "" && strings.HasPrefix(line, promise) {
+				found = line
 			}
 		}
 	}
-	return strings.Join(lines[:min(4, len(lines))], "\n")
+	return after + "\n" + found
 }
 
 // TestPlantedBugsHaveTheirPlaces keeps the list of bugs in step with the library.
