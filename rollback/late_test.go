@@ -2,6 +2,7 @@ package rollback_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -315,6 +316,38 @@ func TestFenceOfOneOfTheDocuments(t *testing.T) {
 				s.has(t, foreign...)
 				if report.Fenced != test.fenced || report.Passes != test.passes || report.Deleted != int64(len(test.stored)) || report.Excess != 0 {
 					t.Errorf("report %+v, want %d fences, %d passes, %d deleted", report, test.fenced, test.passes, len(test.stored))
+				}
+			})
+		})
+	}
+}
+
+// A fence that was the deletion of an id which alone was the proof is not repeated: who has it now is somebody else. One that
+// got no answer is.
+func TestFenceOfAnAcknowledgedID(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost=%t", lost), func(t *testing.T) {
+			onEach(t, func(t *testing.T, s *site) {
+				session, err := s.coll.Database().Client().StartSession()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer session.EndSession(ending(t))
+				s.store(t, doc("a"), doc("b"))
+				if lost {
+					s.wire.On(faultwire.Delete).First(5).Reply(faultwire.CommandError{Code: 112, Message: "no fence"})
+				}
+				policy := quick()
+				var foreign []bson.Raw
+				policy.Observe = func(e rollback.Event) {
+					if e.Kind == rollback.Fenced {
+						foreign = s.store(t, doc("a", bson.E{Key: "theirs", Value: true}))
+					}
+				}
+				s.undo(t, policy, rollback.Target{Collection: s.coll, IDs: []any{"a", "b"}, Acknowledged: true, Fence: []*mongo.Session{session}})
+				s.has(t, foreign...)
+				if (foreign == nil) != lost {
+					t.Errorf("there was a fence, against what was planned: %v", s.wire)
 				}
 			})
 		})

@@ -28,6 +28,7 @@ type step struct {
 	size     int             // how many documents the filter can match
 	late     bool
 	bare     bool // the ids alone are the proof, for one delete: whoever has one later is somebody else
+	sharded  bool // the filter names shard keys
 	unproven bool
 
 	err  error // why this step was given up; nil while it is not
@@ -148,7 +149,7 @@ func plan(target Target, policy Policy) ([]*step, error) {
 		keys, unprovenKeys = keys[:len(ids)], keys[len(ids):]
 	}
 	for from, to := range chunks(ids, keys, policy.ChunkIDs) {
-		steps = append(steps, &step{coll: coll, filter: append(byIDs(ids, keys, from, to), proof...), ids: ids[from:to], size: to - from, late: target.Late, bare: proof == nil})
+		steps = append(steps, &step{coll: coll, filter: append(byIDs(ids, keys, from, to), proof...), ids: ids[from:to], size: to - from, late: target.Late, bare: proof == nil, sharded: keys != nil})
 	}
 	unproven, err := rawIDs("unproven id", target.Unproven)
 	if err != nil {

@@ -305,8 +305,11 @@ func (u *undo) fence(ctx context.Context) {
 func (u *undo) fenceSession(ctx context.Context, target Target, session *mongo.Session) (lasts bool) {
 	coll := target.Collection.Clone(options.Collection().SetWriteConcern(u.policy.WriteConcern))
 	filter, named := bson.D{{Key: "_id", Value: bson.NewObjectID()}}, 0 // an _id that never was
-	if s := u.anyStep(target); s != nil && !target.Late {
-		coll, filter, named = s.coll, s.filter, 1
+	failed := func() {}
+	if !target.Late {
+		if c, one, putBack := u.one(target); one != nil {
+			coll, filter, named, failed = c, one, 1, putBack
+		}
 	}
 	namespace := coll.Database().Name() + "." + coll.Name()
 	delays := retry.Backoff{Initial: u.policy.InitialDelay, Max: u.policy.MaxDelay}.Start()
@@ -319,25 +322,45 @@ func (u *undo) fenceSession(ctx context.Context, target Target, session *mongo.S
 			u.tell(Event{Kind: Fenced, Collection: namespace})
 			if result.DeletedCount > 0 {
 				u.removed(namespace, result.DeletedCount, named)
+			} else {
+				failed()
 			}
 			return named == 1 && result.DeletedCount == 1
 		}
 		class := outcome.Command(err)
 		if class.Kind == outcome.Permanent || attempt == fenceAttempts || retry.Sleep(ctx, delays.Next(class.After)) != nil {
+			failed()
 			u.policy.Logger.Info("rollback: no fence, relying on the settle time", "collection", namespace, "attempts", attempt, "error", describe(err))
 			return class.Kind == outcome.Permanent // who may not delete is not helped by waiting
 		}
 	}
 }
 
-// anyStep returns a step that deletes documents by way of a target's client.
-func (u *undo) anyStep(target Target) *step {
+// one finds a document to delete by way of a target's client; the filter is nil if there is none. An id that alone is the
+// proof is taken out of its step, so that it is not deleted a second time, when it may be somebody else's; failed puts it
+// back.
+func (u *undo) one(target Target) (coll *mongo.Collection, filter bson.D, failed func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for _, s := range u.steps {
-		if !s.unproven && s.coll.Database().Client() == target.Collection.Database().Client() {
-			return s
+		if s.unproven || s.sharded || s.size == 0 || s.coll.Database().Client() != target.Collection.Database().Client() {
+			continue
+		}
+		if !s.bare {
+			return s.coll, s.filter, func() {}
+		}
+		set := func(ids []bson.RawValue) {
+			s.ids, s.size, s.filter = ids, len(ids), byIDs(ids, nil, 0, len(ids))
+		}
+		id := s.ids[:1]
+		set(s.ids[1:])
+		return s.coll, byIDs(id, nil, 0, 1), func() {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			set(slices.Concat(id, s.ids))
 		}
 	}
-	return nil
+	return nil, nil, nil
 }
 
 func (u *undo) count(change func(*Report)) {
