@@ -155,8 +155,11 @@ func (s *sending) attempt() answer {
 	if lost {
 		s.sessions.markUnsure(s.session)
 	}
-	if s.part.server.repeats() {
-		s.sessions.markRefused(s.session, len(report.Refusals) > 0)
+	switch server := s.part.server; {
+	case len(report.Refusals) > 0 && server.repeats():
+		s.sessions.markRefused(s.session, true)
+	case !server.sharded: // else this one may have been for other shards
+		s.sessions.markRefused(s.session, false)
 	}
 	a := s.refusals(report)
 	if report.Err != nil {
