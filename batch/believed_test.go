@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,6 +44,21 @@ func TestNoWritesPerformedIsSaidOfOneSending(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A write concern is not met, a failover loses the document, and somebody else takes its _id. Without a stamp nothing tells
+// whether it is still the batch's: it is named, and stays.
+func TestUnmetWriteConcernIsNoProof(t *testing.T) {
+	w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+	lose := func(ctx context.Context, _ *faultwire.Request) {
+		if _, err := w.around.Collection("c").DeleteOne(ctx, bson.D{{Key: "_id", Value: 2}}); err != nil {
+			t.Error(err)
+		}
+		w.plant("c", bson.D{{Key: "_id", Value: 2}, {Key: "x", Value: "theirs"}})
+	}
+	unmet := faultwire.Lie(faultwire.WriteConcernError{Code: 64, CodeName: "WriteConcernTimeout", Message: "waiting for replication timed out"})
+	w.wire.On(faultwire.Insert).Do(unmet, faultwire.After(lose))
+	w.mustNameAsLeft(once(batch.Config{Stamp: batch.StampNone}), []int{1, 2, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
 }
 
 // The same label on the only sending, or none: nothing was stored, nothing is left, and nothing of others is touched.

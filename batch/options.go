@@ -99,8 +99,8 @@ const (
 	// acknowledged their insert; where the answer was lost nothing proves whose they are: they are reported as
 	// leftovers if they are there, and never deleted. So is what stood in the way of a document, on a server that has the
 	// driver repeat writes and does not recognise the repetitions (one that tells no cluster time, like FerretDB with the
-	// name of a replica set). Whoever deletes one of the batch's documents and stores another under the same _id before
-	// the batch fails loses that, for which a stamp is the only remedy. Refused for claimed ids on a sharded cluster
+	// name of a replica set). Whoever stores another document under the _id of one of the batch's that is gone, before
+	// the batch fails or while it is rolled back, may lose it, for which a stamp is the only remedy. Refused for claimed ids on a sharded cluster
 	// unless Part.ShardKey names the shard key, because an _id is unique per shard only.
 	StampNone
 )

@@ -144,6 +144,9 @@ func (s *sending) attempt() answer {
 		case outcome.Applied:
 			d.verdict = outcome.Applied
 			stored++
+			if report.Err != nil && !d.provable() {
+				s.doubt(d) // not at the write concern: a failover may lose it, and then its _id is free for somebody else
+			}
 		case outcome.Unknown:
 			d.verdict, d.unsure, lost = outcome.Unknown, true, true
 		case outcome.Rejected:

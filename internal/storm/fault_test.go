@@ -95,11 +95,11 @@ func drawFault(r *rand.Rand, inserters int) faultPlan {
 }
 
 // arm puts a fault in force.
-func (w *world) arm(f faultPlan) {
+func (w *world) arm(i int, f faultPlan) {
 	wire := w.wires[f.inserter]
 	on := func() *faultwire.When {
 		return wire.On(f.command.Where(func(r *faultwire.Request) bool {
-			if f.kind == faultPartly || f.kind == faultRefused || f.kind == faultShort {
+			if f.refusals() != nil {
 				// A server answers the driver's repetition from its history; it does not refuse what it has stored.
 				return r.Collection != journalName && w.firstSending(r)
 			}
@@ -166,16 +166,12 @@ func (w *world) arm(f faultPlan) {
 		rule = on().Reply(faultwire.Throttled(time.Duration(f.arg%5) * time.Millisecond))
 	case faultOverloaded:
 		rule = on().Reply(faultwire.Overloaded(0))
-	case faultPartly:
-		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 16500, Message: "busy", RetryAfter: time.Millisecond})
-	case faultRefused:
-		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 121, Message: "Document failed validation"})
+	case faultPartly, faultRefused, faultShort:
+		rule = w.refuse(i, on, f)
 	case faultConcern:
 		rule = on().Do(faultwire.RewriteRequest(onPrimary), faultwire.Lie(faultwire.WriteConcernError{Code: 64, Message: "waiting for replication timed out"}))
 	case faultCount:
 		rule = on().Lie(faultwire.Set("n", int32(f.arg%7)))
-	case faultShort:
-		rule = w.refuse(f, on, faultwire.WriteError{Index: f.arg % 3, Code: 1}, faultwire.Lie(faultwire.Edit(withoutErrors)))
 	case faultIndex:
 		rule = on().Lie(faultwire.Edit(func(_ *faultwire.Request, reply bson.Raw) bson.Raw { return impossibleIndex(reply, f.arg) }))
 	case faultUnauthorized:
@@ -184,25 +180,49 @@ func (w *world) arm(f faultPlan) {
 	w.rules = append(w.rules, armed{f, rule})
 }
 
-// refuse has a statement refused, and refused again when the driver repeats the command: the server never sees the statement,
-// and takes those that it does see for the first ones, as which it knows them again.
-func (w *world) refuse(f faultPlan, on func() *faultwire.When, refusal faultwire.WriteError, then ...faultwire.Fault) *faultwire.Rule {
-	faults := append([]faultwire.Fault{faultwire.WriteErrors(refusal)}, then...)
-	refused := make(map[string]bool) // protected by w.mu
+// refusal is a command of which a fault has refused a statement.
+type refusal struct {
+	fault   int
+	command string // its sendingKey
+}
+
+// refuse has a statement refused, for refuseAgain to remember.
+func (w *world) refuse(i int, on func() *faultwire.When, f faultPlan) *faultwire.Rule {
+	return on().Do(append(f.refusals(), faultwire.Before(func(_ context.Context, r *faultwire.Request) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.refused[refusal{i, sendingKey(r)}] = true
+	}))...)
+}
+
+// refuseAgain has what a fault refused refused again when the driver repeats the command: the server never sees the
+// statement, and takes those that it does see for the first ones, as which it knows them again.
+func (w *world) refuseAgain(i int, f faultPlan) {
+	if f.refusals() == nil {
+		return
+	}
 	w.wires[f.inserter].On(f.command.Where(func(r *faultwire.Request) bool {
 		if w.firstSending(r) {
 			return false
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return refused[sendingKey(r)]
-	})).Do(faults...)
-	remember := faultwire.Before(func(_ context.Context, r *faultwire.Request) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		refused[sendingKey(r)] = true
-	})
-	return on().Do(append(faults, remember)...)
+		return w.refused[refusal{i, sendingKey(r)}]
+	})).Do(f.refusals()...)
+}
+
+// refusals are what refuses a statement; nil if the fault does not.
+func (f faultPlan) refusals() []faultwire.Fault {
+	index := f.arg % 3
+	switch f.kind {
+	case faultPartly:
+		return []faultwire.Fault{faultwire.WriteErrors(faultwire.WriteError{Index: index, Code: 16500, Message: "busy", RetryAfter: time.Millisecond})}
+	case faultRefused:
+		return []faultwire.Fault{faultwire.WriteErrors(faultwire.WriteError{Index: index, Code: 121, Message: "Document failed validation"})}
+	case faultShort:
+		return []faultwire.Fault{faultwire.WriteErrors(faultwire.WriteError{Index: index, Code: 1}), faultwire.Lie(faultwire.Edit(withoutErrors))}
+	}
+	return nil
 }
 
 // onPrimary has a write wait for nobody but the primary.

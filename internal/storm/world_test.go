@@ -43,9 +43,10 @@ type world struct {
 	calm     *mongo.Client // without faults: for others' writes, for recovery and for looking
 	calmly   *faultwire.Wire
 
-	rules []armed
-	late  []*faultwire.Rule
-	seen  atomic.Int64 // commands
+	rules   []armed
+	refused map[refusal]bool // protected by mu
+	late    []*faultwire.Rule
+	seen    atomic.Int64 // commands
 
 	bystanders *bystanders
 
@@ -71,7 +72,7 @@ type storedNumber struct {
 }
 
 func newWorld(p plan) (*world, error) {
-	w := &world{plan: p, over: make(chan struct{}), sendings: make(map[string]*faultwire.Request)}
+	w := &world{plan: p, over: make(chan struct{}), sendings: make(map[string]*faultwire.Request), refused: make(map[refusal]bool)}
 	config := mongosim.Config{InProcess: true, Duplicates: p.duplicates, Seed: p.seed, Observe: w.observe, NoStreaming: true, NoHistory: p.noHistory}
 	if p.replicaSet {
 		config.ReplicaSet = "rs0"
@@ -117,8 +118,11 @@ func newWorld(p plan) (*world, error) {
 			wire.On(faultwire.Insert).Nth(dies).ServerDown()
 		}
 	}
-	for _, f := range p.faults {
-		w.arm(f)
+	for i, f := range p.faults {
+		w.refuseAgain(i, f) // before anything else can happen to a repetition
+	}
+	for i, f := range p.faults {
+		w.arm(i, f)
 	}
 	w.bystanders = newBystanders(w)
 	return w, nil
