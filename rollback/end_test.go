@@ -207,11 +207,7 @@ func TestStoppedBefore(t *testing.T) {
 	close(stop)
 	policy := quick()
 	policy.Stop = stop
-	session, err := s.coll.Database().Client().StartSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.EndSession(ending(t))
+	session := s.session(t)
 	target := rollback.Target{Collection: s.coll, IDs: []any{"a"}, Stamp: ours, Late: true, Unproven: []any{"u"}, Fence: []*mongo.Session{session}}
 	report, err := rollback.Undo(ending(t), policy, target)
 	left(t, failure(t, err, rollback.ErrStopped),

@@ -157,11 +157,7 @@ var isFence = faultwire.Delete.Where(func(r *faultwire.Request) bool {
 // A fence in the insert's session makes a replica set refuse the insert when it arrives at last, however short the settle time.
 func TestFence(t *testing.T) {
 	onEach(t, func(t *testing.T, s *site) {
-		session, err := s.coll.Database().Client().StartSession()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer session.EndSession(ending(t))
+		session := s.session(t)
 		id := first(5)
 		foreign := s.store(t, doc("bystander"))
 		held := s.lose(t, session, stamped(id))
@@ -262,11 +258,7 @@ func TestFenceThatFails(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, s *site) {
-				session, err := s.coll.Database().Client().StartSession()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer session.EndSession(ending(t))
+				session := s.session(t)
 				s.store(t, stamped("a"))
 				s.wire.On(isFence).First(test.times).Reply(faultwire.CommandError{Code: test.code, Message: "no fence"})
 				target := rollback.Target{Collection: s.coll, IDs: []any{"a"}, Stamp: ours, Late: true, Fence: []*mongo.Session{session}}
@@ -299,11 +291,7 @@ func TestFenceOfOneOfTheDocuments(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, s *site) {
-				session, err := s.coll.Database().Client().StartSession()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer session.EndSession(ending(t))
+				session := s.session(t)
 				if test.stored != nil {
 					s.store(t, test.stored...)
 				}
@@ -328,11 +316,7 @@ func TestFenceOfAnAcknowledgedID(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost=%t", lost), func(t *testing.T) {
 			onEach(t, func(t *testing.T, s *site) {
-				session, err := s.coll.Database().Client().StartSession()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer session.EndSession(ending(t))
+				session := s.session(t)
 				s.store(t, doc("a"), doc("b"))
 				if lost {
 					s.wire.On(faultwire.Delete).First(5).Reply(faultwire.CommandError{Code: 112, Message: "no fence"})
@@ -357,11 +341,7 @@ func TestFenceOfAnAcknowledgedID(t *testing.T) {
 // Ids that alone are the proof are deleted once: by the settle time, who has one is somebody else.
 func TestAcknowledgedIDsAreNotDeletedAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, s *site) {
-		session, err := s.coll.Database().Client().StartSession()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer session.EndSession(ending(t))
+		session := s.session(t)
 		s.store(t, doc("a"), stamped("b"))
 		s.wire.On(isFence).Reply(faultwire.CommandError{Code: 112, Message: "no fence"})
 		policy := quick()

@@ -43,6 +43,17 @@ func newSite(t testing.TB, server *servertest.Server, opts ...*options.ClientOpt
 
 func (s *site) name() string { return s.past.Database().Name() + "." + s.past.Name() }
 
+// session starts a session that ends with the test.
+func (s *site) session(t testing.TB) *mongo.Session {
+	t.Helper()
+	session, err := s.coll.Database().Client().StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.EndSession(context.Background()) })
+	return session
+}
+
 // store puts documents into the collection and returns their bytes.
 func (s *site) store(t testing.TB, documents ...any) []bson.Raw {
 	t.Helper()
