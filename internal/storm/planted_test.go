@@ -79,8 +79,8 @@ var bugs = []bug{
 		"case ours[identity(d)] && !twins[identity(d)]:", "case ours[identity(d)] && len(twins) >= 0:",
 	},
 	{
-		"a duplicate key without a proof is believed", "batch/send.go",
-		"case onID && !d.provable() && s.part.server.forgetful():", "case onID && !d.provable() && d.index < 0:",
+		"a server without a history is trusted like any other", "batch/target.go",
+		"return s.repeats() && !s.history", "return s.repeats() && !s.history && s.maxBatch < 0",
 	},
 	{
 		"a write concern that was not met counts as success", "internal/outcome/outcome.go",
