@@ -65,8 +65,7 @@ func eachRetry(t *testing.T, test func(w *world)) {
 	}
 }
 
-// lossy is eachRetry for tests in which connections break: the client believes in a load balancer, and so gets a new
-// connection at once. Retryable writes are left out on a server that has none, where the driver would send none either.
+// lossy is eachRetry for tests in which connections break, in balanced worlds. Retryable writes are left out on a server that has none, where the driver would send none either.
 func lossy(t *testing.T, test func(w *world)) {
 	t.Helper()
 	servertest.Each(t, func(t *testing.T, s *servertest.Server) {
@@ -75,20 +74,27 @@ func lossy(t *testing.T, test func(w *world)) {
 				continue
 			}
 			t.Run(fmt.Sprintf("retryWrites=%t", retry), func(t *testing.T) {
-				uri, err := url.Parse(s.URI)
-				if err != nil {
-					t.Fatal(err)
-				}
-				query := uri.Query()
-				query.Del("replicaSet") // a load balancer has none
-				uri.RawQuery = query.Encode()
-				alone := *s
-				alone.URI = uri.String()
-				wire := faultwire.ForTest(t, faultwire.LoadBalanced())
-				test(makeWorld(t, &alone, wire, options.Client().SetLoadBalanced(true).SetRetryWrites(retry)))
+				test(balanced(t, s, options.Client().SetRetryWrites(retry)))
 			})
 		}
 	})
+}
+
+// balanced makes a world whose client believes in a load balancer. It watches no servers, and so gets a new connection at
+// once, and repeats each write whose answer is lost; any other finds no connection to repeat on now and then, because its
+// monitor notices the loss too, and clears the pool a second time.
+func balanced(t *testing.T, s *servertest.Server, opts ...*options.ClientOptions) *world {
+	t.Helper()
+	uri, err := url.Parse(s.URI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := uri.Query()
+	query.Del("replicaSet") // a load balancer has none
+	uri.RawQuery = query.Encode()
+	alone := *s
+	alone.URI = uri.String()
+	return makeWorld(t, &alone, faultwire.ForTest(t, faultwire.LoadBalanced()), append(opts, options.Client().SetLoadBalanced(true))...)
 }
 
 // simulated makes the world of a test that needs a server of a special kind.

@@ -2,7 +2,6 @@ package batch_test
 
 import (
 	"context"
-	"net/url"
 	"slices"
 	"sync"
 	"testing"
@@ -34,7 +33,7 @@ var lateServers = []lateServer{
 	{"standalone", mongosim.Config{}, true, false},
 }
 
-// lateWorld makes a world on such a server, whose client gets a new connection at once.
+// world makes a world on such a server.
 func (l lateServer) world(t *testing.T, step func(mongosim.Step)) (*world, *mongosim.Server) {
 	t.Helper()
 	config := l.config
@@ -49,13 +48,8 @@ func (l lateServer) world(t *testing.T, step func(mongosim.Step)) (*world, *mong
 			t.Error(err)
 		}
 	})
-	uri, err := url.Parse(sim.URI())
-	if err != nil {
-		t.Fatal(err)
-	}
-	uri.RawQuery = "" // a load balancer is no replica set
-	s := &servertest.Server{Kind: servertest.KindSim, URI: uri.String()}
-	w := makeWorld(t, s, faultwire.ForTest(t, faultwire.LoadBalanced()), options.Client().SetLoadBalanced(true).SetRetryWrites(l.retry))
+	s := &servertest.Server{Kind: servertest.KindSim, URI: sim.URI()}
+	w := balanced(t, s, options.Client().SetRetryWrites(l.retry))
 	w.rules.Unsent = true // an insert may have no time left to be sent
 	return w, sim
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/intact-go/intact/batch"
 	"github.com/intact-go/intact/idgen"
@@ -22,9 +21,9 @@ import (
 // does when it is given a replica set's name.
 func pretender(t *testing.T) *world {
 	t.Helper()
-	wire := faultwire.ForTest(t)
-	wire.On(faultwire.Hello).Lie(faultwire.Set("setName", "rs"), faultwire.Set("isWritablePrimary", true), faultwire.Set("ismaster", true))
-	return makeWorld(t, servertest.Embedded(t), wire, options.Client().SetDirect(true))
+	w := balanced(t, servertest.Embedded(t))
+	w.wire.On(faultwire.Hello).Lie(faultwire.Set("setName", "rs"))
+	return w
 }
 
 // The driver repeats an insert by itself and is answered that all its documents exist. They are ours.
@@ -54,7 +53,7 @@ func TestFirstSendingArrivesAfterRollback(t *testing.T) {
 	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
 		for _, stamp := range []batch.Stamp{batch.StampClaimed, batch.StampNone} {
 			for server, make := range map[string]func(*testing.T) *world{
-				"history":    func(t *testing.T) *world { return simulated(t, mongosim.Config{ReplicaSet: "rs"}) },
+				"history":    func(t *testing.T) *world { return balanced(t, simulatedServer(t, mongosim.Config{ReplicaSet: "rs"})) },
 				"no history": pretender,
 			} {
 				t.Run(fmt.Sprintf("%s, %s, %s", kind, stamp, server), func(t *testing.T) {
@@ -89,7 +88,7 @@ func TestFirstSendingArrivesAfterRollback(t *testing.T) {
 
 // The server writes the time in the place of an empty timestamp: the document is the batch's all the same.
 func TestDriverRepeatsInsertWithTimestamp(t *testing.T) {
-	w := simulated(t, mongosim.Config{ReplicaSet: "rs", NoHistory: true})
+	w := balanced(t, simulatedServer(t, mongosim.Config{ReplicaSet: "rs", NoHistory: true}))
 	lost := w.wire.On(faultwire.Insert).Once().DropReply()
 	w.mustStore(batch.Config{}, batch.Into(w.coll("c"), []bson.D{{{Key: "at", Value: bson.Timestamp{}}, {Key: "x", Value: 1}}, {{Key: "x", Value: 2}}}))
 	if lost.Fired() != 1 {
@@ -164,7 +163,7 @@ func TestRepetitionIsRefusedWithoutProof(t *testing.T) {
 		"for good": {Code: 13, CodeName: "Unauthorized"}, "for a while": faultwire.Throttled(0),
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+			w := balanced(t, simulatedServer(t, mongosim.Config{ReplicaSet: "rs"}))
 			w.wire.On(faultwire.Insert).Once().DropReply()
 			w.wire.On(faultwire.Insert).Once().Reply(refusal)
 			w.mustNameAsLeft(batch.Config{Stamp: batch.StampNone}, []int{1, 2, 3}, batch.Into(w.coll("c"), numbered(1, 3)))
@@ -252,7 +251,7 @@ func TestRepetitionIsRefused(t *testing.T) {
 	for kind, documents := range map[string][]bson.D{"minted": unnumbered(3), "claimed": numbered(1, 3)} {
 		for nth, stored := range map[int]int64{1: 2, 2: 3} { // of the first chunk, nothing else tells that something is stored
 			t.Run(fmt.Sprintf("%s, chunk %d", kind, nth), func(t *testing.T) {
-				w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+				w := balanced(t, simulatedServer(t, mongosim.Config{ReplicaSet: "rs"}))
 				w.wire.On(faultwire.Insert).Nth(nth).DropReply()
 				w.wire.On(faultwire.Insert).Nth(nth).Reply(faultwire.CommandError{Code: 13, CodeName: "Unauthorized"})
 				failed := w.mustRollBack(batch.Config{Concurrency: 1, ChunkSize: 2}, batch.Into(w.coll("c"), documents))
@@ -266,7 +265,7 @@ func TestRepetitionIsRefused(t *testing.T) {
 
 // Where nobody may look, what was refused is deleted with the rest: the stamp tells whether it is the batch's.
 func TestRepetitionIsRefusedAndNobodyMayLook(t *testing.T) {
-	w := simulated(t, mongosim.Config{ReplicaSet: "rs"})
+	w := balanced(t, simulatedServer(t, mongosim.Config{ReplicaSet: "rs"}))
 	unauthorized := faultwire.CommandError{Code: 13, CodeName: "Unauthorized"}
 	w.wire.On(faultwire.Insert).Nth(2).DropReply()
 	w.wire.On(faultwire.Insert).Nth(2).Reply(unauthorized)

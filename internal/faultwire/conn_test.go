@@ -372,3 +372,17 @@ func TestLoadBalanced(t *testing.T) {
 	}
 	same(t, "connections made", wire.Events(faultwire.Delete)[0].Conn, 11)
 }
+
+// A rule for hello works behind a load balancer, too.
+func TestLoadBalancedLie(t *testing.T) {
+	wire := faultwire.ForTest(t, faultwire.LoadBalanced())
+	lie := wire.On(faultwire.Hello).Lie(faultwire.Set("setName", "rs"))
+	orders := start(t).connect(t, wire, options.Client().SetLoadBalanced(true).SetRetryWrites(true))
+	if _, err := orders.InsertMany(t.Context(), docs(1)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "lies", lie.Fired(), 1)
+	if _, retryable := wire.Events(faultwire.Insert)[0].TxnNumber(); !retryable {
+		t.Errorf("the client does not believe the lie\n%s", wire)
+	}
+}

@@ -127,7 +127,7 @@ func KeepLast(n int) Option { return func(w *Wire) { w.keep = n } }
 // LoadBalanced lets the wire pass for a load balancer before the server, so that a client can be connected with
 // SetLoadBalanced(true). Such a client watches no servers and replaces a lost connection at once; any other takes up to
 // half a second (minHeartbeatInterval in the driver's package topology), which is long where faults are many. The client
-// must speak to one server only and does not follow a failover. Rules that name hello come first.
+// must speak to one server only and does not follow a failover.
 func LoadBalanced() Option { return func(w *Wire) { w.balancing = balance() } }
 
 // balance is what a load balancer does to a hello. A server of its own would not know the request's field, and the driver

@@ -37,8 +37,8 @@ func (w *Wire) saw(c *conn, m *message) *exchange {
 			break
 		}
 	}
-	if balanced, _ := x.request.Lookup("loadBalanced").BooleanOK(); balanced && x.rule == nil && Hello.match(x.request) {
-		x.fault = w.balancing
+	if balanced, _ := x.request.Lookup("loadBalanced").BooleanOK(); balanced && Hello.match(x.request) {
+		x.fault = w.balancing.and(x.fault)
 	}
 	if x.rule == nil && x.request.Name.quiet() && !w.recordAll {
 		return x
