@@ -288,9 +288,10 @@ func TestDriverRetriesLostReply(t *testing.T) {
 	} {
 		t.Run(row.fault.String(), func(t *testing.T) {
 			t.Parallel()
-			wire := faultwire.ForTest(t)
-			s := start(t, replicaSet)
-			orders := s.connect(t, wire, options.Client().SetRetryWrites(true))
+			wire := faultwire.ForTest(t, faultwire.LoadBalanced()) // else a monitor may use up the driver's attempts
+			wire.On(faultwire.Hello).Lie(faultwire.Set("setName", "rs"))
+			s := start(t)
+			orders := s.connect(t, wire, options.Client().SetLoadBalanced(true).SetRetryWrites(true))
 			rule := wire.On(faultwire.Insert).Once().Do(row.fault)
 			_, err := orders.InsertMany(t.Context(), docs(1))
 			within(t, "being over", rule.Done())
