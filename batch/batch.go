@@ -20,9 +20,13 @@
 //
 // Insert returns nil only when the server acknowledged every document at the write concern. When it returns an Error
 // that is RolledBack, no document of the batch is left and none will appear later; where a late insert cannot be fenced
-// off (standalone servers, FerretDB, Cosmos DB, retryWrites=false) this holds provided that no request travels longer
-// than the settle time, rollback.Policy.Settle. A document that the batch did not store is never deleted or changed.
-// If neither success nor a complete rollback can be had, the Error says so and lists what may be left.
+// off (standalone servers, FerretDB, Cosmos DB, retryWrites=false), and across a change of primary, this holds provided
+// that no request travels longer than the settle time, rollback.Policy.Settle. A document that the batch did not store is
+// never deleted or changed. If neither success nor a complete rollback can be had, the Error says so and lists what may be
+// left.
+//
+// A batch that a replica set refuses whole has nothing to delete; a late copy of it is fenced off, but not waited for. A
+// batch of one document without a journal is one command, and against late copies of it no safer than InsertOne.
 //
 // A document that somebody edited after the batch stored it and before the batch failed is deleted with the batch, on
 // every path.
@@ -41,7 +45,7 @@
 // A batch is ceil(documents / ChunkSize) insert commands, Concurrency of them at a time, one command for the numbers of
 // each sequence (of a stream, for each chunk), and one listCollections for each collection that the Inserter has not seen.
 // A rollback is one delete for each 10,000 minted or 1,000 claimed ids, and on a replica set or a sharded cluster one more
-// for each insert that was refused in part or not answered.
+// for each insert of which anything was refused, or that was not answered.
 //
 // Any number of documents can be in a batch. With Into they are all encoded in memory first; with Stream a few chunks are.
 // What is kept of each stored document is nothing for a minted id, whose batch has one range for up to 16,777,216 of

@@ -69,7 +69,8 @@ const (
 	Renumbering
 	// Failed: the batch cannot be stored because of Err. No insert is sent from here on.
 	Failed
-	// RollbackStarted: all running inserts have ended and deleting begins. Documents is how many may be stored.
+	// RollbackStarted: all running inserts have ended and deleting begins. Documents is how many may be stored; with 0,
+	// late copies of refused inserts are kept out.
 	RollbackStarted
 	// RollbackStep: the rollback did something; Err is the reason if it has to try again.
 	RollbackStep

@@ -244,7 +244,7 @@ type sessions struct {
 	all     []*mongo.Session
 	free    []*mongo.Session
 	unsure  []*mongo.Session        // those in which an answer was lost
-	refused []*mongo.Session        // those whose latest insert was refused in part
+	refused []*mongo.Session        // those of whose latest insert something was refused
 	without map[*mongo.Client]error // clients whose servers know no sessions
 }
 

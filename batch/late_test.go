@@ -132,6 +132,48 @@ func TestFirstSendingOfInsertThatWasRefusedInPart(t *testing.T) {
 	}
 }
 
+// The same, of a batch that the server refuses whole: nothing is stored and nothing deleted, and still the first sending
+// must not arrive when what stood in its way is gone.
+func TestFirstSendingOfInsertThatWasRefusedWhole(t *testing.T) {
+	for _, l := range lateServers[:2] {
+		for kind, ids := range map[string][]any{"minted": {nil, nil, nil}, "claimed": {1, 2, 3}} {
+			for _, stamp := range []batch.Stamp{batch.StampClaimed, batch.StampNone} {
+				t.Run(l.name+", "+kind+" "+stamp.String(), func(t *testing.T) {
+					w, _ := l.world(t, nil)
+					w.uniqueIndex("c", "u")
+					w.plant("c", bson.D{{Key: "u", Value: 0}}, bson.D{{Key: "u", Value: 1}}, bson.D{{Key: "u", Value: 2}})
+					var documents []bson.D
+					for i, id := range ids {
+						document := bson.D{{Key: "u", Value: i}}
+						if id != nil {
+							document = append(document, bson.E{Key: "_id", Value: id})
+						}
+						documents = append(documents, document)
+					}
+					held := w.wire.On(faultwire.Insert).Once().Hold()
+					go func() {
+						<-held.Arrived()
+						w.wire.Cut()
+					}()
+					failed := w.mustRollBack(batch.Config{Stamp: stamp, Rollback: rollback.Policy{Settle: time.Nanosecond}}, batch.Into(w.coll("c"), documents).ShardKey("_id"))
+					if at := indexes(failed); !slices.Equal(at, []int{0, 1, 2}) || failed.Rollback.Deleted != 0 {
+						t.Errorf("documents %v are refused and %d deleted, want all, and none", at, failed.Rollback.Deleted)
+					}
+					if _, err := w.around.Collection("c").DeleteMany(w.Context(), bson.D{}); err != nil { // they are their owner's to delete
+						t.Fatal(err)
+					}
+					clear(w.planted)
+					held.Release()
+					if codes := w.arrived(); !slices.Equal(codes, []int64{225}) {
+						t.Errorf("the first sending is answered with %v, want 225\n%s", codes, w.wire)
+					}
+					w.check()
+				})
+			}
+		}
+	}
+}
+
 // Every worker's insert is on its way, to the server or in it, when its client gives up; it arrives after the rollback's
 // deletes. With a fence it may arrive whenever it likes, without one within the settle time.
 func TestLateInsertsOfAllWorkers(t *testing.T) {

@@ -82,25 +82,33 @@ func (r *run) rollbackEvent(event rollback.Event) {
 
 // undoTargets says what has to be deleted, and how many documents may be stored.
 //
-// Of a part of which the server stored nothing for certain, nothing is deleted. Of any other part, everything that was
-// sent is, also what the server refused, because the proof makes that harmless. The exception are claimed ids that turned
-// out to be somebody else's: when a rollback has to give up, it must not name them as left. Where an _id alone is the
-// proof, the verdict on the single document decides.
+// Of a part of which the server stored nothing for certain, nothing is deleted. Its sessions are fenced, because a late copy
+// of an insert that the driver has repeated would find what stood in its way gone; on a sharded cluster, where a fence may
+// not reach every shard, it counts as late. Of any other part, everything that was sent is deleted, also what the server
+// refused, because the proof makes that harmless. The exception are claimed ids that turned out to be somebody else's: when
+// a rollback has to give up, it must not name them as left. Where an _id alone is the proof, the verdict on the single
+// document decides.
 func (r *run) undoTargets() (targets []rollback.Target, maybe int) {
+	single := r.total == 1 && r.ledger == nil // one command, atomic by itself and no safer than InsertOne
 	for _, p := range r.parts {
 		t := &p.track
 		stored := t.verdicts[outcome.Applied] + t.verdicts[outcome.Unknown]
-		if stored == 0 && !t.late {
+		fence := r.sessions.toFence(p.coll.Database().Client())
+		if stored == 0 && !t.late && (single || len(fence) == 0) {
+			continue
+		}
+		late := t.late || p.server.sharded && len(fence) > 0
+		if stored == 0 && !late {
+			targets = append(targets, rollback.Target{Collection: p.coll, Fence: fence})
 			continue
 		}
 		maybe += stored
-		fence := r.sessions.toFence(p.coll.Database().Client())
 		targets = append(targets, rollback.Target{
 			Collection: p.coll,
 			Ranges:     t.ranges(),
 			IDs:        r.stampedIDs(p),
 			Stamp:      rollback.Stamp{Field: r.config.StampField, Value: r.id},
-			Late:       t.late || p.server.sharded && len(fence) > 0, // a fence may not reach every shard
+			Late:       late,
 			Fence:      fence,
 		})
 		if t.acknowledged.count+t.unproven.count > 0 {

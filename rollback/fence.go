@@ -19,6 +19,7 @@ const fenceAttempts = 5
 // fence makes the server refuse what may still arrive in the sessions of Target.Fence.
 func (u *undo) fence(ctx context.Context) {
 	for _, target := range u.targets {
+		waits := !target.Late && len(target.Ranges)+len(target.IDs) > 0 // if the fence does not last
 		var group errgroup.Group
 		group.SetLimit(u.policy.Concurrency)
 		sessions := make(map[*mongo.Session]bool, len(target.Fence)) // a session is for one command at a time
@@ -28,7 +29,7 @@ func (u *undo) fence(ctx context.Context) {
 			}
 			sessions[session] = true
 			group.Go(func() error {
-				if lasts := u.fenceSession(ctx, target, session); !lasts && !target.Late {
+				if lasts := u.fenceSession(ctx, target, session); !lasts && waits {
 					u.unfenced.Store(true)
 				}
 				return nil

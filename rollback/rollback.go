@@ -24,8 +24,9 @@
 // write in each session of Target.Fence, which makes a replica set or a sharded cluster refuse what comes later with an
 // older transaction number, and then, for targets that are Late, waits for the settle time and deletes again, until a
 // pass that began a settle time after the previous one finds nothing. On servers that know no transaction numbers
-// (standalone servers, FerretDB, Cosmos DB, or a client with retryWrites=false) only the settle time protects: the
-// promise then holds provided that no request travels longer than that.
+// (standalone servers, FerretDB, Cosmos DB, or a client with retryWrites=false), and after a change of primary that a
+// fence did not outlive, only the settle time protects: the promise then holds provided that no request travels longer
+// than that.
 package rollback
 
 import (
@@ -75,9 +76,10 @@ type Target struct {
 
 	// Fence holds the sessions in which the answers of inserts were lost, for the fence described above. Nobody else
 	// may use them meanwhile; Undo does not end them. They must belong to Collection's client. A session whose insert was
-	// answered, and refused in part, belongs here too: a late copy of it, if the driver has repeated it, would be tried
-	// again. For a target that is not Late, a fence has to outlive a change of primary: it is the deletion of one of the
-	// documents, and where there is none left for it, or no answer, the documents count as Late.
+	// answered, and refused in part or whole, belongs here too: a late copy of it, if the driver has repeated it, would be
+	// tried again. For a target that is not Late, a fence has to outlive a change of primary: it is the deletion of one of
+	// the documents, and where there is none left for it, or no answer, the documents count as Late. A target with nothing
+	// but a Fence deletes nothing and waits for nothing.
 	Fence []*mongo.Session
 }
 

@@ -39,7 +39,9 @@ func (b *Batch) Observe(event batch.Event) {
 		}
 	case batch.RollbackStarted:
 		b.Screen.End()
-		b.Screen.Note("%s: deleting what was stored", b.Screen.Program)
+		if event.Documents > 0 {
+			b.Screen.Note("%s: deleting what was stored", b.Screen.Program)
+		}
 		b.begin(batch.RollingBack, "rolling back", event.Documents, Deletions)
 	}
 }
